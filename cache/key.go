@@ -50,4 +50,3 @@ type Meta struct {
 // asks, and what it learned is published only if nothing that concerns it was
 // invalidated since.
 type Epoch uint64
-
