@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+# `make help` lists the targets. Tests that need a real peer (OpenSM, ibsim, stock
+# ibacm, a kernel under qemu) skip with a reason where it is missing; with ACMD_CI=1
+# they fail instead.
+SHELL := /bin/bash
+GO ?= go
+FUZZTIME ?= 3s
+export CGO_ENABLED ?= 0
+
+BIN := bin/acmd bin/acmctl
+KERNELS := linux-image-amd64 linux-image-6.12-amd64
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+
+.PHONY: help all build demo test test-go test-race test-kernel fuzz-short lint generate \
+	check-generated bench bench-once clean need-test need-kernel peers
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
+
+all: build ## build everything
+
+build: ## build bin/acmd and bin/acmctl (static, no cgo)
+	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/acmd ./cmd/acmctl
+
+demo: build ## resolve one destination in five ways on an embedded fabric of 64 nodes
+	@bench/demo.sh
+
+test: need-test lint check-generated test-go test-race fuzz-short bench-once test-kernel ## everything, the real peers included
+
+test-go: build peers ## go test ./..., with OpenSM, ibsim and the stock clients
+	$(GO) test -count=1 -timeout 20m ./...
+
+test-race: build peers ## the same under the race detector
+	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 25m ./...
+
+test-kernel: build need-kernel ## mad/umad and the whole daemon under real Debian kernels, InfiniBand in software
+	@bench/lab/kernel/test.sh $(KERNELS)
+
+fuzz-short: ## every fuzz target for FUZZTIME
+	@bench/fuzz.sh $(FUZZTIME)
+
+lint: ## gofmt, go vet, licence lines, file sizes
+	@bench/lint.sh
+
+generate: ## regenerate what is generated
+	$(GO) generate ./...
+
+check-generated: generate ## fail when generated files are not what is committed
+	@git diff --exit-code --stat -- . || { echo 'generated files differ: commit the result of "make generate"' >&2; exit 1; }
+
+bench: build peers ## the comparisons of bench/RESULTS.md (about 15 minutes)
+	@bench/run.sh
+
+bench-once: ## each Go benchmark once, so that none rots
+	$(GO) test -run '^$$' -bench . -benchtime 1x ./... > /dev/null
+	cd bench && $(GO) vet ./... && $(GO) test -run '^$$' -bench . -benchtime 1x ./... > /dev/null
+
+peers: need-test ## build the preload library and clients that the tests use
+	@if command -v cc >/dev/null; then $(MAKE) -s -C bench/lab/peerlab; \
+	elif [ "$$ACMD_CI" = 1 ]; then echo 'no C compiler' >&2; exit 1; fi
+
+need-test:
+	@bench/lab/need.sh test
+
+need-kernel:
+	@bench/lab/need.sh kernel
+
+clean: ## remove what was built
+	rm -rf bin bench/out bench/lab/peerlab/build

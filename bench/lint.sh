@@ -1,0 +1,19 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+# lint.sh: formatting, vet on several targets, licence lines, file sizes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bad=0
+complain() { echo "lint: $*" >&2; bad=1; }
+
+unformatted=$(gofmt -l $(git ls-files -co --exclude-standard '*.go'))
+[ -z "$unformatted" ] || complain "not gofmt'ed: $unformatted"
+go vet ./...
+for arch in 386 arm64 s390x; do GOARCH=$arch go vet ./mad ./mad/sa ./mad/acm ./mad/ring ./mad/transport ./cache; done
+while read -r f; do
+	[ -f "$f" ] || continue
+	head -n 5 "$f" | grep -q 'SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause' || complain "$f has no SPDX line"
+	case $f in *.go) n=$(wc -l <"$f"); [ "$n" -le 800 ] || complain "$f has $n lines, at most 800" ;; esac
+done < <(git ls-files -co --exclude-standard '*.go' '*.c' '*.h' '*.sh' '*Makefile' '.ci/run')
+! go list -deps ./cmd/... | grep -qx 'C' || complain "the plain build uses cgo"
+exit $bad
