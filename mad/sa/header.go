@@ -54,6 +54,15 @@ func Init(p *mad.Packet, method uint8, attr uint16, mask ComponentMask) {
 // Mask returns the component mask.
 func Mask(p *mad.Packet) ComponentMask { return ComponentMask(binary.BigEndian.Uint64(p[48:])) }
 
+// SetMask sets what Mask returns.
+func SetMask(p *mad.Packet, m ComponentMask) { binary.BigEndian.PutUint64(p[48:], uint64(m)) }
+
+// SMKey returns the SM_Key, 0 from everyone whom the SM does not trust.
+func SMKey(p *mad.Packet) uint64 { return binary.BigEndian.Uint64(p[36:]) }
+
+// SetSMKey sets what SMKey returns.
+func SetSMKey(p *mad.Packet, k uint64) { binary.BigEndian.PutUint64(p[36:], k) }
+
 // AttrOffset returns the distance of two records of a table in units of 8 bytes.
 func AttrOffset(p *mad.Packet) uint16 { return binary.BigEndian.Uint16(p[44:]) }
 

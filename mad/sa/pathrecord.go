@@ -76,6 +76,7 @@ func (r *PathRecord) SetQoSClassSL(qos uint16, sl uint8) {
 func (r *PathRecord) SetMTU(s Selector, v mad.MTU)    { r[54] = uint8(s)<<6 | uint8(v)&0x3f }
 func (r *PathRecord) SetRate(s Selector, v mad.Rate)  { r[55] = uint8(s)<<6 | uint8(v)&0x3f }
 func (r *PathRecord) SetLifetime(s Selector, v uint8) { r[56] = uint8(s)<<6 | v&0x3f }
+func (r *PathRecord) SetPreference(v uint8)           { r[57] = v }
 
 // ComponentMask says which components of an attribute a query constrains.
 type ComponentMask uint64
