@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package config
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"acmd/mad"
+)
+
+// Where the files are unless a flag says otherwise.
+const (
+	DefaultConfDir = "/etc/rdma"
+	DefaultRunDir  = "/run"
+	OptionsFile    = "ibacm_opts.cfg"
+	AddressFile    = "ibacm_addr.cfg"
+	RouteFile      = "ibacm_route.data"
+	HostsFile      = "ibacm_hosts.data"
+)
+
+// Forever is the lifetime of what is never dropped for age (-1 in the file).
+const Forever time.Duration = math.MaxInt64
+
+// LevelTrace is the level of messages about single requests (log_level 2).
+const LevelTrace = slog.LevelDebug - 4
+
+// ServerMode says how clients reach the service.
+type ServerMode uint8
+
+const (
+	ModeUnix ServerMode = iota // unix socket in the run directory
+	ModeLoop                   // TCP on 127.0.0.1
+	ModeOpen                   // TCP on every address
+)
+
+func (m ServerMode) String() string { return wordOf(serverModes, m) }
+
+// RouteProt says where the path to a known GID comes from.
+type RouteProt uint8
+
+const (
+	RouteSA  RouteProt = iota // PathRecord query
+	RouteACM                  // parameters of the multicast group
+)
+
+func (p RouteProt) String() string { return wordOf(routeProts, p) }
+
+// Settings is every option of ibacm_opts.cfg. Windows, depths and counts are
+// plain numbers; times are durations whatever unit the file has.
+type Settings struct {
+	LogFile            string     // path, "stdout" or "stderr"
+	LogLevel           int        // 0 errors and configuration, 1 more of both, 2 single requests
+	UmadDebugLevel     int        // accepted, without effect: there is no libibumad
+	LockFile           string     // path
+	ServerPort         uint16     // TCP port of modes loop and open
+	ServerMode         ServerMode //
+	AcmePlusKernelOnly bool       // hide the service from librdmacm (no symbolic link)
+	ProviderLibPath    string     // accepted, without effect: providers are built in
+	SupportIPsInAddr   bool       // accept IP lines in the address file
+
+	Timeout      time.Duration // longest gap between two tries of a flight (file: ms)
+	Retries      int           // least number of tries after the first
+	SAWindow     int           // sa_depth: outstanding SA requests per port; 0 automatic
+	ResolveDepth int           // outstanding multicast questions per endpoint; 0 automatic
+	SendDepth    int           // outstanding multicast answers per endpoint
+	RecvDepth    int           // receive buffers per endpoint
+
+	AddrProt     []string      // names of address sources, first answer wins
+	AddrTimeout  time.Duration // lifetime of an address (file: minutes); Forever; 0: not kept
+	RouteProt    RouteProt     //
+	RouteTimeout time.Duration // lifetime of a path (file: minutes); Forever; 0: to the end of the minute
+	LoopbackProt bool          // loopback_prot local: own addresses are answered without the fabric
+	MinMTU       mad.MTU       // MTU code of the group that everybody can join
+	MinRate      mad.Rate      // rate code of that group
+
+	RoutePreload  bool   // route_preload opensm_full_v1
+	RouteDataFile string // path
+	AddrPreload   bool   // addr_preload acm_hosts
+	AddrDataFile  string // path
+
+	Providers       []ProviderRule // in file order
+	DefaultProvider string         // provider of ports that no rule matches
+
+	// Options that ibacm does not have.
+	RequestTimeout  time.Duration // a client is answered by then (file: ms)
+	Refresh         time.Duration // a path in use is asked again at this age (file: minutes); 0: never
+	NegativeTimeout time.Duration // how long a failure is remembered (file: ms); 0: not
+	CacheSize       int           // paths kept
+	ServerThreads   int           // event loops of the client socket
+	MaxClients      int           // client connections
+	PollInterval    time.Duration // how often devices and links are looked at (file: ms)
+	SAMaxRate       int           // SA requests per second of the node; 0: no limit
+
+	origins map[string]Origin // by option name; absent: default
+	sources []string          // what AddrProt may name
+}
+
+// ProviderRule is a line "provider NAME PREFIX".
+type ProviderRule struct {
+	Name   string
+	Prefix uint64 // subnet prefix of GID 0 of a port
+	Origin Origin
+}
+
+// Origin says where a value came from. The zero value is the built-in default.
+type Origin struct {
+	File string // as it was given to Load
+	Line int    // 1-based
+	Flag bool   // from the command line
+}
+
+func (o Origin) String() string {
+	switch {
+	case o.Flag:
+		return "flag"
+	case o.File != "":
+		return fmt.Sprintf("%s:%d", o.File, o.Line)
+	}
+	return "default"
+}
+
+// Defaults returns the settings of an empty file. An empty directory name
+// stands for DefaultConfDir or DefaultRunDir.
+func Defaults(confDir, runDir string) *Settings {
+	if confDir == "" {
+		confDir = DefaultConfDir
+	}
+	if runDir == "" {
+		runDir = DefaultRunDir
+	}
+	return &Settings{
+		LogFile:         "/var/log/ibacm.log",
+		LockFile:        filepath.Join(runDir, "ibacm.pid"),
+		ServerPort:      6125,
+		ServerMode:      ModeUnix,
+		Timeout:         2 * time.Second,
+		Retries:         2,
+		SendDepth:       1,
+		RecvDepth:       1024,
+		AddrProt:        []string{"acm"},
+		AddrTimeout:     24 * time.Hour,
+		RouteTimeout:    Forever,
+		LoopbackProt:    true,
+		MinMTU:          4,
+		MinRate:         3,
+		RouteDataFile:   filepath.Join(confDir, RouteFile),
+		AddrDataFile:    filepath.Join(confDir, HostsFile),
+		DefaultProvider: "ibacmp",
+		RequestTimeout:  2 * time.Second,
+		Refresh:         15 * time.Minute,
+		NegativeTimeout: time.Second,
+		CacheSize:       65536,
+		ServerThreads:   1,
+		MaxClients:      16384,
+		PollInterval:    time.Second,
+		origins:         map[string]Origin{},
+		sources:         []string{"acm"},
+	}
+}
+
+// Origin returns where the value of an option (by its name in the file) came
+// from.
+func (s *Settings) Origin(name string) Origin { return s.origins[strings.ToLower(name)] }
+
+// SlogLevel maps log_level to the level from which messages are written.
+func (s *Settings) SlogLevel() slog.Level {
+	switch s.LogLevel {
+	case 0:
+		return slog.LevelInfo
+	case 1:
+		return slog.LevelDebug
+	}
+	return LevelTrace
+}
+
+// ProviderFor names the provider of a port: the first rule with the subnet
+// prefix of its GID 0, else the default provider.
+func (s *Settings) ProviderFor(prefix uint64) string {
+	for _, r := range s.Providers {
+		if r.Prefix == prefix {
+			return r.Name
+		}
+	}
+	return s.DefaultProvider
+}
