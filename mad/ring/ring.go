@@ -8,8 +8,13 @@
 //
 // A slot is borrowed: whoever took it with [Ring.Get] owns it until it is given
 // back with [Slot.Release], and passing a slot on passes the ownership. A slot
-// that was given back must not be touched; with poisoning on (tests) its bytes
-// are overwritten to make such use show, and a second release panics.
+// that was given back must not be touched, and a second release panics. With
+// poisoning on (tests) the bytes of a free slot are overwritten, so that a late
+// reader sees nonsense, and compared when it is borrowed again, so that a late
+// writer is found out.
+//
+// A borrowed slot has the bytes of its last use, never zeros that somebody could
+// rely on: clear header and MAD, or write all of both.
 package ring
 
 import (
@@ -58,13 +63,10 @@ func (s *Slot) Long() []byte { return s.long }
 // SetLong attaches a reassembled message; for transports.
 func (s *Slot) SetLong(b []byte) { s.long = b }
 
-// Release gives the slot back to its ring.
-func (s *Slot) Release() {
-	if !s.taken {
-		panic("ring: slot released twice")
-	}
-	s.ring.put(s)
-}
+// Release gives the slot back to its ring. It panics if the slot is not out:
+// somebody else may own it by then, and two owners of one slot cannot be told
+// apart later.
+func (s *Slot) Release() { s.ring.put(s) }
 
 // Ring is a fixed number of slots. All methods are safe for concurrent use.
 type Ring struct {
@@ -72,12 +74,13 @@ type Ring struct {
 	slots  []Slot
 	poison bool
 
-	mu   sync.Mutex
-	free []*Slot
+	mu      sync.Mutex
+	free    []*Slot
+	retired bool // lends nothing any more
 }
 
-// New maps n slots, 1 to 65536. poison makes released slots unreadable by
-// overwriting them and is meant for tests.
+// New maps n slots, 1 to 65536. poison overwrites free slots and makes Get panic
+// for a slot that was written to while it was free; it is meant for tests.
 func New(n int, poison bool) (*Ring, error) {
 	if n < 1 || n > 1<<16 {
 		return nil, fmt.Errorf("ring: %d slots", n)
@@ -95,6 +98,9 @@ func New(n int, poison bool) (*Ring, error) {
 		s.mem = (*[SlotSize]byte)(unsafe.Add(base, i*SlotSize))
 		s.ring, s.index = r, uint32(i)
 		r.free = append(r.free, s)
+		if poison {
+			s.fill()
+		}
 	}
 	return r, nil
 }
@@ -104,46 +110,75 @@ func New(n int, poison bool) (*Ring, error) {
 func (r *Ring) Get() *Slot {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := len(r.free)
-	if n == 0 {
+	if r.retired || len(r.free) == 0 {
 		return nil
 	}
-	s := r.free[n-1]
-	r.free = r.free[:n-1]
-	s.taken = true
-	return s
+	return r.take()
 }
 
 // GetN fills dst with borrowed slots and returns how many there were.
 func (r *Ring) GetN(dst []*Slot) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.retired {
+		return 0
+	}
 	n := min(len(dst), len(r.free))
 	for i := range n {
-		s := r.free[len(r.free)-1]
-		r.free = r.free[:len(r.free)-1]
-		s.taken = true
-		dst[i] = s
+		dst[i] = r.take()
 	}
 	return n
 }
 
-func (r *Ring) put(s *Slot) {
-	s.long = nil
+// take borrows the slot that came back last, whose bytes are likely still in the
+// processor's cache. The caller holds r.mu and knows that there is one.
+func (r *Ring) take() *Slot {
+	s := r.free[len(r.free)-1]
+	r.free = r.free[:len(r.free)-1]
+	s.taken = true
 	if r.poison {
-		for i := range s.mem {
-			s.mem[i] = PoisonByte
-		}
+		s.check()
 	}
-	r.mu.Lock()
-	s.taken = false
-	r.free = append(r.free, s)
-	r.mu.Unlock()
+	return s
 }
 
-// Cap is the number of slots, Free how many are not out.
+// put checks under the lock: of two goroutines that release one slot, one is
+// found out.
+func (r *Ring) put(s *Slot) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !s.taken {
+		panic("ring: slot released twice")
+	}
+	s.taken = false
+	s.long = nil
+	if r.poison {
+		s.fill()
+	}
+	r.free = append(r.free, s)
+	if r.retired && len(r.free) == len(r.slots) {
+		_ = r.unmap() // as in Retire
+	}
+}
+
+func (s *Slot) fill() {
+	for i := range s.mem {
+		s.mem[i] = PoisonByte
+	}
+}
+
+func (s *Slot) check() {
+	for i, b := range s.mem {
+		if b != PoisonByte {
+			panic(fmt.Sprintf("ring: byte %d of slot %d was written after release", i, s.index))
+		}
+	}
+}
+
+// Cap is the number of slots.
 func (r *Ring) Cap() int { return len(r.slots) }
 
+// Free is how many slots are not out; 0 once the ring is unmapped.
 func (r *Ring) Free() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,17 +188,37 @@ func (r *Ring) Free() int {
 // ErrBusy is returned by [Ring.Close] while slots are out.
 var ErrBusy = errors.New("ring: slots are still borrowed")
 
-// Close unmaps the region. It refuses while slots are out.
+// Close unmaps the region. It refuses with ErrBusy while slots are out; once it
+// succeeded, Get finds nothing and Close does nothing.
 func (r *Ring) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.free) != len(r.slots) {
+	if r.region != nil && len(r.free) != len(r.slots) {
 		return ErrBusy
 	}
-	if r.region == nil {
+	return r.unmap()
+}
+
+// Retire lends nothing any more and unmaps the region when the last slot is back,
+// which may be at once. It is for a port that is closed while its slots are still
+// in other hands, where they stay valid.
+func (r *Ring) Retire() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.retired = true
+	if len(r.free) == len(r.slots) {
+		// munmap fails only for a range that was never mapped.
+		_ = r.unmap()
+	}
+}
+
+// unmap ends the ring; the caller holds r.mu and all slots are back.
+func (r *Ring) unmap() error {
+	r.retired = true
+	region := r.region
+	r.region, r.free = nil, nil
+	if region == nil {
 		return nil
 	}
-	err := unix.Munmap(r.region)
-	r.region, r.free = nil, nil
-	return err
+	return unix.Munmap(region)
 }
