@@ -10,11 +10,25 @@ import "acmd/mad"
 // have them. It returns 0 for a width, a speed or a product without a code; 0
 // means "the largest" in a record, so do not build a group from it.
 func RateFromWidthSpeed(width uint8, speed uint16) mad.Rate {
-	return rateCode[lanes[width]*laneSpeed(speed)]
+	return rateCode[lanes(width)*laneSpeed(speed)]
 }
 
-// lanes is the number of lanes by width code.
-var lanes = [256]int{1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
+// lanes is the number of lanes by width code, 0 if there is no such code.
+func lanes(width uint8) int {
+	switch width {
+	case 1:
+		return 1
+	case 2:
+		return 4
+	case 4:
+		return 8
+	case 8:
+		return 12
+	case 16:
+		return 2
+	}
+	return 0
+}
 
 // laneSpeed is the data rate of one lane by speed code, in units of 0.5 Gb/s.
 func laneSpeed(speed uint16) int {

@@ -15,22 +15,24 @@ type ClassPortInfo [72]byte
 
 // Capability bits of the SA (IBTA vol. 1, 15.2.4), CapMask and CapMask2.
 const (
-	CapNotice           uint16 = 1 << 1 // Get and Set of Notice
-	CapOptionalRecords  uint16 = 1 << 8
-	CapUDMulticast      uint16 = 1 << 9
-	CapMultiPath        uint16 = 1 << 10
-	CapReinit           uint16 = 1 << 11
-	CapPortInfoMatch    uint16 = 1 << 13
-	Cap2QoS             uint32 = 1 << 1
-	Cap2ReversePKey     uint32 = 1 << 2
-	Cap2AliasGUIDs      uint32 = 1 << 5
-	Cap2ExtendedSpeeds  uint32 = 1 << 7
-	Cap2SendOnlyFull    uint32 = 1 << 12
-	Cap2LinkWidth2X     uint32 = 1 << 13
-	Cap2HDR             uint32 = 1 << 15
-	Cap2NDR             uint32 = 1 << 17
-	classPortInfoUnused        = 5 // low bits of the word that Cap2 shares
+	CapNotice          uint16 = 1 << 1 // Get and Set of Notice
+	CapOptionalRecords uint16 = 1 << 8
+	CapUDMulticast     uint16 = 1 << 9
+	CapMultiPath       uint16 = 1 << 10
+	CapReinit          uint16 = 1 << 11
+	CapPortInfoMatch   uint16 = 1 << 13
+	Cap2QoS            uint32 = 1 << 1
+	Cap2ReversePKey    uint32 = 1 << 2
+	Cap2AliasGUIDs     uint32 = 1 << 5
+	Cap2ExtendedSpeeds uint32 = 1 << 7
+	Cap2SendOnlyFull   uint32 = 1 << 12
+	Cap2LinkWidth2X    uint32 = 1 << 13
+	Cap2HDR            uint32 = 1 << 15
+	Cap2NDR            uint32 = 1 << 17
 )
+
+// respTimeBits is the width of the response time below the second mask.
+const respTimeBits = 5
 
 // ClassInfo returns the ClassPortInfo of a MAD of the SA class in place.
 func ClassInfo(p *mad.Packet) *ClassPortInfo {
@@ -43,7 +45,7 @@ func (r *ClassPortInfo) CapMask() uint16     { return binary.BigEndian.Uint16(r[
 
 // CapMask2 has 27 bits.
 func (r *ClassPortInfo) CapMask2() uint32 {
-	return binary.BigEndian.Uint32(r[4:]) >> classPortInfoUnused
+	return binary.BigEndian.Uint32(r[4:]) >> respTimeBits
 }
 
 // ResponseTime is the time within which the class answers: 4.096 us x 2^n.
@@ -75,7 +77,7 @@ func (r *ClassPortInfo) SetCapMask(v uint16)           { binary.BigEndian.PutUin
 
 // SetCapMask2Time writes the 27-bit second mask and the 5-bit response time.
 func (r *ClassPortInfo) SetCapMask2Time(mask uint32, t uint8) {
-	binary.BigEndian.PutUint32(r[4:], mask<<classPortInfoUnused|uint32(t&0x1f))
+	binary.BigEndian.PutUint32(r[4:], mask<<respTimeBits|uint32(t&0x1f))
 }
 
 // SetRedirect writes where the class is served. A zero GID means that no GRH is

@@ -2,15 +2,13 @@
 
 package sa
 
-import "encoding/binary"
-
 // PathMask returns the components of r that are not zero: what a query with this
 // record should constrain. Beyond what ibacm derives it has NumPath and
 // Preference, because a constraint that the client gave must reach the SA. A
 // value of zero cannot be asked for this way (SL 0, QoS class 0, selector
 // [GreaterThan]); set those bits yourself. RawTraffic is never set.
 func PathMask(r *PathRecord) (m ComponentMask) {
-	if binary.NativeEndian.Uint64(r[0:]) != 0 {
+	if r.ServiceID() != 0 {
 		m |= PathServiceID
 	}
 	if !r.DGID().IsZero() {

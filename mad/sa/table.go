@@ -19,23 +19,29 @@ var (
 	ErrStride = errors.New("attribute offset is smaller than the attribute")
 )
 
-// Message returns the bytes of an SA message that were really sent: long where
-// the transport reassembled one, else the packet, cut to the payload length when
-// it is a whole RMPP message by itself. What lies behind is stale memory of the
-// SA and must not be taken for records.
-func Message(p *mad.Packet, long []byte) []byte {
+// Message returns the bytes of a received SA message that were really sent: long
+// where the transport reassembled one, else the packet, cut to the length that h
+// tells and to the payload length when it is a whole RMPP message by itself. What
+// lies behind is stale memory of the SA and must not be taken for records.
+//
+// The result lies in p or in long; at least the SA header is there.
+func Message(h *mad.UserHeader, p *mad.Packet, long []byte) []byte {
 	if long != nil {
 		return long
 	}
-	h := RMPPHeader(p)
-	if h.IsActive() && h.Type() == RMPPData && h.Flags()&RMPPLast != 0 {
-		// Lengths that cannot be are left to the bounds of the packet.
-		n := h.PayloadLength()
-		if n >= RMPPHeaderInPayload && n <= RMPPHeaderInPayload+DataSize {
-			return p[:DataOffset+n-RMPPHeaderInPayload]
+	n := mad.PacketSize
+	// Lengths that cannot be are passed over: the bounds of the packet hold.
+	if l := int64(h.Length()) - mad.UserHeaderSize; l >= DataOffset && l < int64(n) {
+		n = int(l)
+	}
+	r := RMPPHeader(p)
+	if r.IsActive() && r.Type() == RMPPData && r.Flags()&RMPPLast != 0 {
+		l := int64(r.PayloadLength()) - RMPPHeaderInPayload + DataOffset
+		if l >= DataOffset && l < int64(n) {
+			n = int(l)
 		}
 	}
-	return p[:]
+	return p[:n]
 }
 
 // CheckTable says how many records of size bytes Records yields for message, or
