@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package umad
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"acmd/mad"
+	"acmd/mad/ring"
+	"acmd/mad/transport"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoModule is returned when the kernel has no umad interface (module ib_umad
+// is not loaded). It may be loaded later.
+var ErrNoModule = errors.New("no umad interface (is the module ib_umad loaded?)")
+
+// Config says where things are and how much memory a port may use.
+type Config struct {
+	SysRoot string // "/sys"
+	DevRoot string // "/dev"
+	Slots   int    // ring slots per port, 512
+	Poison  bool   // overwrite released slots; for tests
+}
+
+// Fabric is the host's adapters as umad shows them.
+type Fabric struct {
+	cfg Config
+	sys sysfs
+
+	mu     sync.Mutex
+	closed bool
+	ports  map[*Port]struct{}
+	smp    map[portKey]smpInfo
+}
+
+type portKey struct {
+	device string
+	port   uint8
+}
+
+// New makes the fabric. Nothing is opened, and a host without adapters or
+// without the module is no error: they may come later.
+func New(cfg Config) (*Fabric, error) {
+	if cfg.SysRoot == "" {
+		cfg.SysRoot = "/sys"
+	}
+	if cfg.DevRoot == "" {
+		cfg.DevRoot = "/dev"
+	}
+	if cfg.Slots == 0 {
+		cfg.Slots = 512
+	}
+	return &Fabric{cfg: cfg, sys: sysfs{cfg.SysRoot}, ports: map[*Port]struct{}{}, smp: map[portKey]smpInfo{}}, nil
+}
+
+// Name implements [transport.Fabric].
+func (f *Fabric) Name() string { return "umad" }
+
+// Events implements [transport.Fabric]; umad notices nothing by itself.
+func (f *Fabric) Events() <-chan transport.Event { return nil }
+
+// Devices implements [transport.Fabric].
+func (f *Fabric) Devices() ([]transport.Device, error) {
+	list, err := f.sys.devices()
+	if err != nil {
+		return nil, fmt.Errorf("list adapters: %w", err)
+	}
+	for i := range list {
+		d := &list[i]
+		for j := range d.Ports {
+			if p := &d.Ports[j]; p.LinkLayer == transport.LinkInfiniBand && p.State >= mad.PortInit {
+				f.complete(d.Name, p)
+			}
+		}
+	}
+	return list, nil
+}
+
+// Open implements [transport.Fabric].
+func (f *Fabric) Open(device string, port uint8) (transport.Port, error) {
+	if err := f.sys.checkABI(); err != nil {
+		return nil, err
+	}
+	name, err := f.sys.umadName(device, port)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := openUmad(filepath.Join(f.cfg.DevRoot, "infiniband", name))
+	if err != nil {
+		return nil, err
+	}
+	p := &Port{fabric: f, name: name}
+	if p.saAgent, p.caps.Reports, err = registerSA(fd); err == nil {
+		p.acmAgent, err = register(fd, newRegisterRequest(1, mad.ClassACM, mad.ACMClassVersion, 0))
+	}
+	if err == nil {
+		p.ring, err = ring.New(f.cfg.Slots, f.cfg.Poison)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	p.caps.Multicast, p.caps.QPN, p.caps.Timers = true, mad.QP1, true
+	// A non-blocking descriptor goes to the runtime's poller.
+	p.file = os.NewFile(uintptr(fd), name)
+	if p.conn, err = p.file.SyscallConn(); err == nil {
+		err = p.file.SetReadDeadline(time.Time{}) // fails where the poller did not take it
+	}
+	if err != nil {
+		p.file.Close()
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		p.file.Close()
+		return nil, net.ErrClosed
+	}
+	f.ports[p] = struct{}{}
+	return p, nil
+}
+
+// openUmad opens the device in the 64-byte header mode, which must be chosen
+// before anything else is done with the descriptor.
+func openUmad(path string) (int, error) {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENXIO) {
+			return -1, fmt.Errorf("%s: %w", path, transport.ErrNoPort)
+		}
+		return -1, fmt.Errorf("open %s: %w", path, err)
+	}
+	if err := ioctl(fd, ioctlEnablePKey, nil); err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("%s: kernel without P_Key index in the umad header: %w", path, err)
+	}
+	return fd, nil
+}
+
+// Close implements [transport.Fabric].
+func (f *Fabric) Close() error {
+	f.mu.Lock()
+	f.closed = true
+	var open []*Port
+	for p := range f.ports {
+		open = append(open, p)
+	}
+	f.mu.Unlock()
+	var err error
+	for _, p := range open {
+		err = errors.Join(err, p.Close())
+	}
+	return err
+}
