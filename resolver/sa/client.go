@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package sa
+
+import (
+	crand "crypto/rand"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"acmd/mad"
+	madsa "acmd/mad/sa"
+
+	"acmd/mad/ring"
+	"acmd/mad/transport"
+)
+
+// Client is the SA client and owner of one port. Path, Do, Handle, Post, Update,
+// Stats, Info, Caps, Done, Err and Close are safe for concurrent use; SendTo,
+// Reply, Start and Stop belong to the owner goroutine, that is, to callbacks.
+type Client struct {
+	port transport.Port
+	caps transport.Caps
+	cfg  Config
+	log  *slog.Logger
+	base time.Time // clock zero
+
+	// What others bring. inbox and posts are taken as a whole by the owner.
+	mu     sync.Mutex
+	inbox  list
+	posts  []func()
+	spare  []func() // the other of two buffers for posts
+	closed error    // set once the owner takes nothing more
+
+	fresh    atomic.Bool  // inbox, posts, info or stop is waiting
+	asleep   atomic.Bool  // the owner may be in Recv and needs a Wake
+	stop     atomic.Bool  // Close was called
+	pending  atomic.Int64 // flights in hand
+	info     atomic.Pointer[transport.PortInfo]
+	handlers [256]atomic.Pointer[func(*ring.Slot)]
+	flights  sync.Pool
+	done     chan struct{}
+	quit     chan struct{} // closed by Close, ends a pause
+	once     sync.Once
+
+	count counters
+
+	// The rest belongs to the owner goroutine.
+	rnd      *rand.Rand
+	now      int64                // clock at the start of this turn
+	cur      *transport.PortInfo  // the info in force
+	byTID    map[uint32]*flight   // flights on the wire or delayed
+	queue    list                 // not yet in the window
+	retry    list                 // in the window, next try due
+	timers   timerHeap            //
+	limit    *rateLimit           //
+	window   int                  // flights that may be in progress
+	seated   int                  // flights that are
+	shrunk   int64                // when the window was last halved
+	inARow   int                  // time-outs since the last answer
+	hold     int64                // no SA sends before, unless Update comes
+	suspect  int64                // Suspect is not called again before
+	in       []*ring.Slot         // receive slots, borrowed for good
+	out      []*ring.Slot         // send slots, borrowed for good
+	outWhose []*flight            // whose try out[i] is; nil for datagrams
+	nout     int                  // slots of out that wait for flush
+	dead     error                // the port's end, seen while sending
+	pause    time.Duration        // after a passing fault of Recv
+	result   Result               // handed to callbacks
+	warned   map[string]time.Time // log lines by kind, for their rate
+}
+
+// Batch sizes. More than the largest automatic window is of no use.
+const (
+	recvBatch = 32
+	sendBatch = 16
+)
+
+// Open starts a client on p, which it owns from now on: Close closes it. info is
+// the port's state as known; Update replaces it. A ring without free slots is
+// fatal: requests then fail with the error that Err returns.
+func Open(p transport.Port, info transport.PortInfo, cfg Config, log *slog.Logger) *Client {
+	cfg.normalize()
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	var seed [32]byte
+	crand.Read(seed[:]) // never fails
+	c := &Client{
+		port: p, caps: p.Caps(), cfg: cfg, log: log, base: time.Now(),
+		rnd:    rand.New(rand.NewChaCha8(seed)),
+		byTID:  make(map[uint32]*flight, 2*AutoWindow),
+		limit:  newRateLimit(cfg.MaxRate),
+		window: cfg.Depth,
+		shrunk: -1,
+		done:   make(chan struct{}), quit: make(chan struct{}),
+		warned: make(map[string]time.Time),
+	}
+	c.flights.New = func() any { return new(flight) }
+	if c.auto() {
+		c.window = AutoWindow / 4
+	}
+	c.count.window.Store(int64(c.window))
+	c.info.Store(&info)
+	c.cur = &info
+	go c.run()
+	return c
+}
+
+func (c *Client) auto() bool { return c.cfg.Depth <= 1 }
+
+// clock is nanoseconds since Open, monotonic.
+func (c *Client) clock() int64 { return int64(time.Since(c.base)) }
+
+// Path asks for one PathRecord (SubnAdmGet). rec is copied. done is called
+// exactly once: on the owner goroutine, or before Path returns when the request
+// is refused at once (closed, queue full). Answers whose constrained GIDs, LIDs
+// or P_Key (bit 15 aside) are not those of rec are never reported.
+func (c *Client) Path(mask madsa.ComponentMask, rec *madsa.PathRecord, done func(*Result)) {
+	f := c.newFlight(done)
+	f.method, f.attr, f.mask = mad.MethodGet, madsa.AttrPathRecord, mask
+	f.size = uint16(copy(f.data[:], rec[:]))
+	f.norecsN = c.cfg.RetryNoRecords
+	c.submit(f)
+}
+
+// Do sends any SA request; done is as in Path. An attribute that does not fit or
+// a method that has no answer fails with ErrQuery.
+func (c *Client) Do(q *Query, done func(*Result)) {
+	if len(q.Data) > madsa.DataSize || responseMethod(q.Method) == 0 {
+		done(&Result{Err: ErrQuery})
+		return
+	}
+	f := c.newFlight(done)
+	f.method, f.attr, f.mod, f.mask = q.Method, q.Attr, q.Mod, q.Mask
+	f.size = uint16(copy(f.data[:], q.Data))
+	f.norecsN = min(max(q.RetryNoRecords, 0), MaxRetries)
+	f.base = max(f.base, int64(q.Gap))
+	f.cap = max(f.cap, f.base)
+	c.submit(f)
+}
+
+// responseMethod returns the method of the answer, 0 for what has none.
+func responseMethod(m uint8) uint8 {
+	switch m {
+	case mad.MethodGet, mad.MethodSet:
+		return mad.MethodGetResp
+	case mad.MethodGetTable, mad.MethodDelete:
+		return m | mad.MethodResponse
+	}
+	return 0
+}
+
+func (c *Client) newFlight(done func(*Result)) *flight {
+	f := c.flights.Get().(*flight)
+	*f = flight{done: done, base: int64(MinGap), cap: int64(c.cfg.Timeout)}
+	f.timer.owner = f
+	return f
+}
+
+func (c *Client) submit(f *flight) {
+	if c.pending.Add(1) > int64(c.cfg.Queue) {
+		c.refuse(f, ErrQueueFull)
+		return
+	}
+	c.mu.Lock()
+	if err := c.closed; err != nil {
+		c.mu.Unlock()
+		c.refuse(f, err)
+		return
+	}
+	c.inbox.push(f)
+	c.mu.Unlock()
+	c.count.queries.Add(1)
+	c.notify()
+}
+
+func (c *Client) refuse(f *flight, err error) {
+	c.pending.Add(-1)
+	c.count.refused.Add(1)
+	done := f.done
+	*f = flight{}
+	c.flights.Put(f)
+	done(&Result{Err: err})
+}
+
+// notify makes the owner look at what is fresh. It costs a system call only when
+// the owner may be asleep, and then only the first of several.
+func (c *Client) notify() {
+	c.fresh.Store(true)
+	if c.asleep.CompareAndSwap(true, false) {
+		c.port.Wake()
+	}
+}
+
+// Post runs fn on the owner goroutine, soon. It fails with ErrQueueFull, or the
+// error that ended the client; fn is then not called. A Post that returned nil
+// may still be dropped when the client is closed before its turn.
+func (c *Client) Post(fn func()) error {
+	c.mu.Lock()
+	switch {
+	case c.closed != nil:
+		err := c.closed
+		c.mu.Unlock()
+		return err
+	case len(c.posts) >= c.cfg.Queue:
+		c.mu.Unlock()
+		c.count.refused.Add(1)
+		return ErrQueueFull
+	}
+	c.posts = append(c.posts, fn)
+	c.mu.Unlock()
+	c.notify()
+	return nil
+}
+
+// Handle gives packets of a management class to fn, on the owner goroutine; the
+// slot is valid during the call. For the SA class these are requests, that is,
+// Reports; for other classes everything. nil takes the handler away.
+func (c *Client) Handle(class uint8, fn func(*ring.Slot)) {
+	if fn == nil {
+		c.handlers[class].Store(nil)
+		return
+	}
+	c.handlers[class].Store(&fn)
+}
+
+// Update replaces what is known of the port: addresses of the SM, P_Key index,
+// state. Questions that wait go to the new address; those on the wire are asked
+// again there soon when the SM has moved. A port that is not active, or has no
+// SM, fails what is queued with ErrNoSM.
+func (c *Client) Update(info transport.PortInfo) {
+	c.info.Store(&info)
+	c.notify()
+}
+
+// Info is the port's state as last given. It must not be changed.
+func (c *Client) Info() *transport.PortInfo { return c.info.Load() }
+
+// Caps says what the port can do.
+func (c *Client) Caps() transport.Caps { return c.caps }
+
+// JoinQP and LeaveQP pass a group membership on to the port.
+func (c *Client) JoinQP(mgid mad.GID, mlid mad.LID) error  { return c.port.JoinQP(mgid, mlid) }
+func (c *Client) LeaveQP(mgid mad.GID, mlid mad.LID) error { return c.port.LeaveQP(mgid, mlid) }
+
+// Done is closed when the owner goroutine has ended: after Close, or because the
+// device is gone. Err then says why.
+func (c *Client) Done() <-chan struct{} { return c.done }
+
+// Err is nil while the client works, ErrClosed after Close, else what ended it.
+func (c *Client) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
+}
+
+// Close ends the client and closes its port. Every pending callback has been
+// called, with an error, when it returns. It must not be called from a callback.
+func (c *Client) Close() {
+	c.once.Do(func() { close(c.quit) })
+	c.stop.Store(true)
+	c.notify()
+	<-c.done
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package sa
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"net"
+	"time"
+
+	"acmd/mad"
+	"acmd/mad/ring"
+	"acmd/mad/transport"
+)
+
+// run is the owner goroutine: take what others brought, run timers, send what
+// the window allows in one batch, then sleep in Recv.
+func (c *Client) run() {
+	defer close(c.done)
+	err := c.borrow()
+	for err == nil {
+		c.now = c.clock()
+		c.take()
+		c.fire()
+		c.fill()
+		c.flush()
+		switch {
+		case c.stop.Load():
+			err = ErrClosed
+		case c.dead != nil:
+			err = c.dead
+		default:
+			err = c.receive()
+		}
+	}
+	c.end(err)
+}
+
+// borrow takes the slots that this client works with for its whole life, so that
+// the ring's level says nothing about load and no slot can be lost under way.
+func (c *Client) borrow() error {
+	r := c.port.Ring()
+	take := func(n int) []*ring.Slot {
+		s := make([]*ring.Slot, max(min(n, r.Cap()/2), 1))
+		return s[:r.GetN(s)]
+	}
+	c.out, c.in = take(sendBatch), take(recvBatch)
+	c.outWhose = make([]*flight, len(c.out))
+	if len(c.in) == 0 || len(c.out) == 0 {
+		return fmt.Errorf("SA client: ring of %d slots has none free", r.Cap())
+	}
+	return nil
+}
+
+// take moves in what others brought.
+func (c *Client) take() {
+	if !c.fresh.Swap(false) {
+		return
+	}
+	if info := c.info.Load(); info != c.cur {
+		c.retarget(info)
+	}
+	c.mu.Lock()
+	in, posts := c.inbox, c.posts
+	c.inbox, c.posts, c.spare = list{}, c.spare[:0], nil
+	c.mu.Unlock()
+	for f := in.pop(); f != nil; f = in.pop() {
+		f.queued = c.now
+		if !c.reachable() {
+			c.fail(f, c.noSM())
+			continue
+		}
+		f.jitter = int64(c.rnd.Uint32N(257))
+		c.queue.push(f)
+	}
+	for i, fn := range posts {
+		posts[i] = nil
+		fn()
+	}
+	c.mu.Lock()
+	c.spare = posts[:0]
+	c.mu.Unlock()
+}
+
+// fire runs the timers that are due.
+func (c *Client) fire() {
+	for t := c.timers.due(c.now); t != nil; t = c.timers.due(c.now) {
+		if t.owner != nil {
+			c.flightTimer(t.owner)
+		} else if t.Fire != nil {
+			t.Fire()
+		}
+	}
+	// A head that waited for as long as a flight lives will not be answered in
+	// time to be of use, and the SA has enough to do.
+	for f := c.queue.head; f != nil && c.now >= c.queueLimit(f); f = c.queue.head {
+		c.queue.pop()
+		c.fail(f, fmt.Errorf("%w: waited %v behind %d others", ErrTimeout,
+			time.Duration(c.now-f.queued).Round(time.Millisecond), c.seated))
+	}
+}
+
+func (c *Client) queueLimit(f *flight) int64 { return f.queued + f.life(c.cfg.Retries) }
+
+func (c *Client) flightTimer(f *flight) {
+	switch {
+	case f.state == stateDelayed && f.seated:
+		c.retry.push(f)
+	case f.state == stateDelayed:
+		f.queued = c.now
+		c.queue.pushFront(f)
+	case f.moved:
+		f.moved = false
+		c.retry.push(f)
+	default:
+		c.timedOut(f)
+	}
+}
+
+// timedOut ends a try that nothing came back for.
+func (c *Client) timedOut(f *flight) {
+	c.timers.remove(&f.timer)
+	f.silent++
+	f.held = false
+	if f.lid != 0 { // it was sent
+		c.count.timeouts.Add(1)
+		c.shrink(f.sent)
+		if c.inARow++; c.inARow >= suspectAfter {
+			c.inARow = 0
+			c.doubt()
+		}
+	}
+	if f.silent > c.cfg.Retries || f.busy+f.norecs > 0 && c.now >= f.end {
+		c.fail(f, c.timeoutError(f))
+		return
+	}
+	c.retry.push(f)
+}
+
+func (c *Client) timeoutError(f *flight) error {
+	if f.tries == 0 && f.err != nil {
+		return f.err
+	}
+	err := fmt.Errorf("%w: %d tries, the last to LID %d", ErrTimeout, f.tries, f.lid)
+	if f.err != nil {
+		err = fmt.Errorf("%w: %w", err, f.err)
+	}
+	return err
+}
+
+// doubt asks for the port's attributes and gives the answer a moment.
+func (c *Client) doubt() {
+	if c.cfg.Suspect == nil || c.now < c.suspect {
+		return
+	}
+	c.suspect = c.now + int64(MinGap)
+	c.hold = c.now + int64(suspectHold)
+	c.count.suspects.Add(1)
+	c.cfg.Suspect()
+	if info := c.info.Load(); info != c.cur {
+		c.retarget(info)
+	}
+}
+
+// reachable reports whether an SA can be asked at all.
+func (c *Client) reachable() bool {
+	return c.cur.State == mad.PortActive && c.cur.SMLID.IsUnicast()
+}
+
+func (c *Client) noSM() error {
+	if c.cur.State != mad.PortActive {
+		return fmt.Errorf("%w: port %d is %v", ErrNoSM, c.cur.Num, c.cur.State)
+	}
+	return fmt.Errorf("%w: port %d has SM LID %d", ErrNoSM, c.cur.Num, c.cur.SMLID)
+}
+
+// retarget puts new port attributes in force. What is on the wire to an SM that
+// has moved would wait out its gap for nothing; it is asked again at the new
+// place, spread, as every other node does the same now.
+func (c *Client) retarget(info *transport.PortInfo) {
+	old := c.cur
+	c.cur = info
+	c.hold = 0
+	if !c.reachable() {
+		for f := c.queue.pop(); f != nil; f = c.queue.pop() {
+			c.fail(f, c.noSM())
+		}
+		return
+	}
+	if old.SMLID == info.SMLID {
+		return
+	}
+	c.inARow = 0
+	for _, f := range c.byTID {
+		if f.state != stateWire || f.held || !f.timer.Running() {
+			continue // what the kernel holds cannot be sent again before it is back
+		}
+		at := c.now + c.rnd.Int64N(int64(retargetSpread))
+		if at < f.timer.when {
+			f.moved = true
+			c.timers.set(&f.timer, at)
+		}
+	}
+}
+
+// nextDeadline is when the owner has to act if nothing comes.
+func (c *Client) nextDeadline() time.Time {
+	at := int64(math.MaxInt64)
+	if len(c.timers) > 0 {
+		at = c.timers[0].when
+	}
+	if f := c.queue.head; f != nil {
+		at = min(at, c.queueLimit(f))
+	}
+	if c.retry.n > 0 || c.queue.n > 0 && c.seated < c.window {
+		// Only the hold or the rate keeps these from going.
+		at = min(at, max(c.hold, c.limit.ready()))
+	}
+	if at == math.MaxInt64 {
+		return time.Time{}
+	}
+	return c.base.Add(time.Duration(at))
+}
+
+// receive sleeps until there is something to do and handles what came.
+func (c *Client) receive() error {
+	deadline := c.nextDeadline()
+	c.asleep.Store(true)
+	if c.fresh.Load() && c.asleep.CompareAndSwap(true, false) {
+		// Brought before the flag was up, so that nobody wakes us. Wake ourselves
+		// rather than skip Recv: answers must get through beside a flood of work.
+		c.port.Wake()
+	}
+	n, err := c.port.Recv(c.in, deadline)
+	c.asleep.Store(false)
+	c.now = c.clock()
+	for _, s := range c.in[:n] {
+		c.dispatch(s)
+		if s.Long() != nil {
+			s.SetLong(nil)
+		}
+	}
+	if err == nil {
+		c.pause = 0
+		return nil
+	}
+	if isGone(err) {
+		return goneError(err)
+	}
+	return c.fault(err)
+}
+
+// fault waits after a passing error, longer each time, so that a broken device
+// does not cost a core.
+func (c *Client) fault(err error) error {
+	c.count.recvErrors.Add(1)
+	c.warn("recv", "receive", err)
+	c.pause = min(max(2*c.pause, time.Millisecond), 100*time.Millisecond)
+	t := time.NewTimer(c.pause)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-c.quit:
+	}
+	return nil
+}
+
+func isGone(err error) bool {
+	return errors.Is(err, transport.ErrGone) || errors.Is(err, net.ErrClosed) || errors.Is(err, fs.ErrClosed)
+}
+
+func goneError(err error) error { return fmt.Errorf("SA client: port: %w", err) }
+
+// warn logs at most one line per kind and ten seconds; counters have the rest.
+func (c *Client) warn(kind, msg string, err error) {
+	now := time.Now()
+	if last, ok := c.warned[kind]; ok && now.Sub(last) < 10*time.Second {
+		return
+	}
+	c.warned[kind] = now
+	c.log.Warn("SA client: "+msg, "port", c.cur.Num, "err", err)
+}
+
+// end refuses what comes from now on, fails all that is in hand, and gives back
+// slots and port.
+func (c *Client) end(err error) {
+	c.mu.Lock()
+	c.closed = err
+	in := c.inbox
+	c.inbox, c.posts, c.spare = list{}, nil, nil
+	c.mu.Unlock()
+
+	for _, l := range []*list{&in, &c.queue, &c.retry} {
+		for f := l.pop(); f != nil; f = l.pop() {
+			c.fail(f, err)
+		}
+	}
+	for len(c.byTID) > 0 { // callbacks may not add to it: nothing is sent any more
+		for _, f := range c.byTID {
+			c.fail(f, err)
+		}
+	}
+	for _, t := range c.timers {
+		t.pos = 0
+	}
+	c.timers = nil
+	c.nout = 0
+	for _, s := range append(c.in, c.out...) {
+		s.Release()
+	}
+	c.in, c.out = nil, nil
+	if cerr := c.port.Close(); cerr != nil && !isGone(cerr) {
+		c.log.Warn("SA client: close", "port", c.cur.Num, "err", cerr)
+	}
+}

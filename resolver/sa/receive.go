@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package sa
+
+import (
+	"fmt"
+	"syscall"
+	"time"
+
+	"acmd/mad"
+	"acmd/mad/ring"
+	madsa "acmd/mad/sa"
+)
+
+// dispatch sorts one received message.
+func (c *Client) dispatch(s *ring.Slot) {
+	h, m := s.Header(), s.MAD()
+	if h.Status() != 0 {
+		c.handBack(h, m)
+		return
+	}
+	if m.Class() == mad.ClassSA && m.IsResponse() {
+		c.answer(s)
+		return
+	}
+	if fn := c.handlers[m.Class()].Load(); fn != nil {
+		(*fn)(s)
+		return
+	}
+	c.count.unhandled.Add(1)
+}
+
+// handBack takes a send of ours that came back: no answer in time, or it could
+// not be delivered. Only the 24 bytes of the MAD header are valid.
+func (c *Client) handBack(h *mad.UserHeader, m *mad.Packet) {
+	if m.Class() != mad.ClassSA {
+		return // ACM requests have timers of their own
+	}
+	f := c.byTID[m.TID().Low()]
+	if f == nil || f.state != stateWire || !f.held || m.IsResponse() {
+		c.count.stray.Add(1)
+		return
+	}
+	f.held = false
+	if st := h.Status(); st != mad.StatusTimeout {
+		f.err = fmt.Errorf("send: %w", syscall.Errno(st))
+	}
+	if at := f.sent + f.gap; c.now < at {
+		c.timers.set(&f.timer, at)
+		return
+	}
+	c.timedOut(f)
+}
+
+// answer judges a response of the SA class.
+func (c *Client) answer(s *ring.Slot) {
+	h, m := s.Header(), s.MAD()
+	length := mad.PacketSize
+	if n := int(h.Length()); n != 0 {
+		length = min(n-mad.UserHeaderSize, mad.PacketSize)
+	}
+	if m.BaseVersion() != mad.BaseVersion || m.ClassVersion() != mad.SAClassVersion || length < madsa.DataOffset {
+		c.count.malformed.Add(1)
+		return
+	}
+	f := c.byTID[m.TID().Low()]
+	if f == nil || f.tries == 0 {
+		c.count.stray.Add(1)
+		return
+	}
+	if m.AttrID() != f.attr || m.Method() != responseMethod(f.method) {
+		c.mismatch(f)
+		return
+	}
+	switch st := m.Status(); {
+	case st == 0:
+		if !f.matches(m, length) {
+			c.mismatch(f)
+			return
+		}
+		c.alive()
+		c.succeed(f, s, length)
+	case f.state == stateDelayed:
+		c.count.stray.Add(1) // a second copy of the answer that delayed it
+	case st&mad.StatusBusy != 0:
+		c.count.busy.Add(1)
+		c.inARow = 0
+		c.shrink(f.sent)
+		f.busy++
+		c.later(f, s, f.interval(f.busy-1), true, length)
+	case isNoSA(st):
+		c.noSA(f, st)
+	case isNoRecords(st):
+		c.count.noRecords.Add(1)
+		c.alive()
+		f.norecs++
+		c.later(f, s, f.interval(0), f.norecs <= f.norecsN, length)
+	default:
+		c.alive()
+		c.refused(f, s, length)
+	}
+}
+
+// isNoSA reports the status with which a node's kernel answers a class that
+// nobody serves there.
+func isNoSA(s mad.Status) bool {
+	return s&mad.StatusRedirect == 0 && s.InvalidField() == 3
+}
+
+// alive notes that the SA answers.
+func (c *Client) alive() {
+	c.inARow = 0
+	if c.auto() && c.window < AutoWindow {
+		c.window++
+		c.count.window.Store(int64(c.window))
+	}
+}
+
+// shrink halves the window, once for all that was on the wire together.
+func (c *Client) shrink(sent int64) {
+	if !c.auto() || sent <= c.shrunk {
+		return
+	}
+	c.shrunk = c.now
+	c.window = max(c.window/2, 1)
+	c.count.window.Store(int64(c.window))
+}
+
+// mismatch drops an answer to something else. It took the kernel's hold off the
+// TID, so that the flight's own timer has to do.
+func (c *Client) mismatch(f *flight) {
+	c.count.mismatched.Add(1)
+	c.unhold(f)
+}
+
+func (c *Client) unhold(f *flight) {
+	if f.held {
+		f.held = false
+		c.timers.set(&f.timer, max(f.sent+f.gap, c.now))
+	}
+}
+
+// noSA: a node answered whose kernel knows no SA. The SM was there once, so its
+// LID is doubted, and the try counts as silence.
+func (c *Client) noSA(f *flight, st mad.Status) {
+	c.count.noSA.Add(1)
+	f.err = fmt.Errorf("%w %d: %w", ErrNoSA, f.lid, &StatusError{st})
+	c.unhold(f)
+	c.doubt()
+}
+
+// later puts a flight off after an answer that may be different soon, or reports
+// that answer when there is no time left. BUSY keeps its place in the window.
+func (c *Client) later(f *flight, s *ring.Slot, delay int64, again bool, length int) {
+	at := max(c.now+delay, f.sent+int64(MinGap))
+	if !again || at >= f.end {
+		c.refused(f, s, length)
+		return
+	}
+	if s.MAD().Status()&mad.StatusBusy == 0 {
+		c.unseat(f)
+	}
+	f.state, f.held, f.moved = stateDelayed, false, false
+	f.err = &StatusError{s.MAD().Status()}
+	c.timers.set(&f.timer, at)
+}
+
+// matches reports whether a successful answer is one to this question: a path
+// must have every identifier that the question named.
+func (f *flight) matches(m *mad.Packet, length int) bool {
+	if f.attr != madsa.AttrPathRecord || f.method != mad.MethodGet {
+		return true
+	}
+	if length < madsa.DataOffset+len(madsa.PathRecord{}) {
+		return false
+	}
+	asked, got := (*madsa.PathRecord)(f.data[:64]), madsa.Path(m)
+	on := func(b madsa.ComponentMask) bool { return f.mask&b != 0 }
+	return !(on(madsa.PathDGID) && asked.DGID() != got.DGID() ||
+		on(madsa.PathSGID) && asked.SGID() != got.SGID() ||
+		on(madsa.PathDLID) && asked.DLID() != got.DLID() ||
+		on(madsa.PathSLID) && asked.SLID() != got.SLID() ||
+		on(madsa.PathPKey) && !asked.PKey().Matches(got.PKey()))
+}
+
+func (c *Client) succeed(f *flight, s *ring.Slot, length int) {
+	c.count.answers.Add(1)
+	c.report(f, s, length, nil)
+}
+
+func (c *Client) refused(f *flight, s *ring.Slot, length int) {
+	c.count.answers.Add(1)
+	c.count.failures.Add(1)
+	c.report(f, s, length, &StatusError{s.MAD().Status()})
+}
+
+// report ends a flight with an answer.
+func (c *Client) report(f *flight, s *ring.Slot, length int, err error) {
+	c.result = Result{
+		Err: err, Packet: s.MAD(), Long: s.Long(), Tries: f.tries,
+		RTT: time.Duration(c.now - f.sent), length: length,
+	}
+	c.finish(f)
+}
+
+// fail ends a flight without an answer.
+func (c *Client) fail(f *flight, err error) {
+	c.count.failures.Add(1)
+	c.result = Result{Err: err, Tries: f.tries}
+	c.finish(f)
+}
+
+// finish takes f out of everything and calls back with c.result.
+func (c *Client) finish(f *flight) {
+	c.timers.remove(&f.timer)
+	c.unseat(f)
+	if f.tid != 0 {
+		delete(c.byTID, f.tid)
+	}
+	done := f.done
+	*f = flight{}
+	c.flights.Put(f)
+	c.pending.Add(-1)
+	done(&c.result)
+	c.result = Result{}
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package sa
+
+import "sync/atomic"
+
+// Stats is a snapshot of a client's counters and gauges.
+type Stats struct {
+	Queries    uint64 // flights accepted
+	Refused    uint64 // flights and posts refused: queue full
+	Sent       uint64 // SA requests sent, retries included
+	Retries    uint64 // of them, tries after a flight's first
+	Answers    uint64 // answers that ended a flight, success or status
+	Failures   uint64 // flights that ended with an error
+	Timeouts   uint64 // tries without an answer
+	Busy       uint64 // BUSY answers
+	NoRecords  uint64 // "no records" answers
+	NoSA       uint64 // answers of a node without an SA
+	Mismatched uint64 // answers to another question under a TID of ours
+	Stray      uint64 // late, duplicate or foreign answers
+	Malformed  uint64 // packets of a wrong version, length or class
+	Unhandled  uint64 // packets that nobody takes
+	Datagrams  uint64 // packets sent with SendTo and Reply
+	SendErrors uint64 // packets that the transport refused
+	RecvErrors uint64 // passing faults of receive
+	Suspects   uint64 // calls of Config.Suspect
+
+	Outstanding int // flights in the window
+	Window      int // its size now
+	Queued      int // flights in hand beyond the window
+}
+
+// counters are written by the owner goroutine, save refused, and read by any.
+type counters struct {
+	queries, refused, sent, retries, answers, failures, timeouts, busy, noRecords,
+	noSA, mismatched, stray, malformed, unhandled, datagrams, sendErrors,
+	recvErrors, suspects atomic.Uint64
+	outstanding, window atomic.Int64
+}
+
+// Stats reads the counters. Safe for concurrent use; the fields are read one by
+// one, not at one moment.
+func (c *Client) Stats() Stats {
+	n := &c.count
+	s := Stats{
+		Queries: n.queries.Load(), Refused: n.refused.Load(), Sent: n.sent.Load(),
+		Retries: n.retries.Load(), Answers: n.answers.Load(), Failures: n.failures.Load(),
+		Timeouts: n.timeouts.Load(), Busy: n.busy.Load(), NoRecords: n.noRecords.Load(),
+		NoSA: n.noSA.Load(), Mismatched: n.mismatched.Load(), Stray: n.stray.Load(),
+		Malformed: n.malformed.Load(), Unhandled: n.unhandled.Load(),
+		Datagrams: n.datagrams.Load(), SendErrors: n.sendErrors.Load(),
+		RecvErrors: n.recvErrors.Load(), Suspects: n.suspects.Load(),
+		Outstanding: int(n.outstanding.Load()), Window: int(n.window.Load()),
+	}
+	s.Queued = max(int(c.pending.Load())-s.Outstanding, 0)
+	return s
+}
