@@ -3,6 +3,7 @@
 package resolver
 
 import (
+	"errors"
 	"net/netip"
 	"time"
 
@@ -10,6 +11,26 @@ import (
 	"acmd/mad/sa"
 	"acmd/mad/transport"
 )
+
+// Errors that address sources and SA clients wrap to say what kind of failure it
+// was; anything else counts as "not known" in the address step and as a time-out
+// in the route step.
+var (
+	// ErrUnknown: the source does not know the address. Clients see
+	// StatusNoData if no source failed otherwise.
+	ErrUnknown = errors.New("address is not known")
+	// ErrTimeout: somebody was asked and did not answer (StatusTimedOut).
+	ErrTimeout = errors.New("no answer")
+	// ErrOverload: a bound was hit (StatusNoMemory); it is not remembered.
+	ErrOverload = errors.New("too many requests")
+	// ErrDown: the port, its SM or its SA is not there (StatusNotConn).
+	ErrDown = errors.New("not connected")
+)
+
+// SourceACM is the name of the address source that asks other nodes. Its answers
+// are kept for the address lifetime, those of other sources are not: they cost
+// nothing and follow their tables.
+const SourceACM = "acm"
 
 // Endpoint is a local (device, port, partition): what a source address maps to.
 // It is immutable; a change of the port makes a new one with the same slot.
@@ -42,9 +63,9 @@ type AddressSource interface {
 	Name() string
 	// Locate asks for the address of dst as seen from ep on behalf of src. It
 	// must not block; done is called exactly once, from any goroutine, possibly
-	// before Locate returns, at the latest at the deadline. An error wraps
-	// ErrUnknown when the source does not know (the next one is asked) and says
-	// what was tried.
+	// before Locate returns, at the latest at the deadline. On an error the next
+	// source is asked; it wraps one of ErrUnknown, ErrTimeout, ErrOverload,
+	// ErrDown and says what was tried.
 	Locate(ep *Endpoint, src, dst *Addr, deadline time.Time, done func(Location, error))
 }
 

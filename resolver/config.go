@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package resolver
+
+import (
+	"log/slog"
+	"math"
+	"runtime"
+	"time"
+
+	"acmd/cache"
+	"acmd/mad"
+	"acmd/mad/sa"
+	"acmd/mad/transport"
+)
+
+// Forever is the lifetime of what is never dropped for age. A negative lifetime
+// means the same.
+const Forever time.Duration = math.MaxInt64
+
+// Defaults of Config for fields that are zero.
+const (
+	DefaultRequestTimeout  = 2 * time.Second
+	DefaultNegativeTimeout = time.Second
+	DefaultAddressDeadline = 12 * time.Second
+	DefaultRefresh         = 15 * time.Minute
+	DefaultRefreshRate     = 100
+	DefaultPoll            = time.Second
+	DefaultMaxFlights      = 1 << 16
+	DefaultMaxWaiters      = 1 << 18
+	DefaultProviderName    = "ibacmp"
+)
+
+// SAResult is the outcome of one path query.
+type SAResult struct {
+	Path   sa.PathRecord // first 64 bytes of the answer when there was one
+	Valid  bool          // Path is from an answer, whatever its status
+	Status mad.Status    // of the answer
+	// Err is set when there was no answer; it wraps ErrTimeout, ErrOverload or
+	// ErrDown. On an answer it may be nil whatever the status.
+	Err   error
+	Tries int
+}
+
+// SA is the subnet administration as seen from one port. All methods are safe
+// for concurrent use and do not block.
+type SA interface {
+	// Path asks for one path. done is called exactly once, from any goroutine,
+	// possibly before Path returns. rec is copied.
+	Path(mask sa.ComponentMask, rec *sa.PathRecord, done func(SAResult))
+	// Update tells about new attributes of the port: LID, SM LID, SL, state.
+	Update(info transport.PortInfo)
+	// Close fails what is outstanding and ends the client.
+	Close()
+}
+
+// AddressEntry is a line of the address file: an address that belongs to an
+// endpoint by configuration.
+type AddressEntry struct {
+	Addr    Addr
+	Text    string // as configured
+	Device  string // compared without case
+	Port    uint8
+	PKey    mad.PKey // compared without the membership bit
+	Default bool     // the first valid P_Key of the port instead of PKey
+}
+
+// ProviderRule is a line "provider NAME PREFIX": the provider of ports whose GID
+// 0 has that subnet prefix.
+type ProviderRule struct {
+	Name   string // compared without case
+	Prefix uint64
+}
+
+// Config has what an engine is made of. Fabric, Host and OpenSA are required.
+type Config struct {
+	Fabric transport.Fabric
+	Host   Host
+	// OpenSA opens the SA client of an InfiniBand port. It is called on the
+	// topology goroutine, again at each poll while it fails, and never for a
+	// port of another link layer.
+	OpenSA  func(device string, info transport.PortInfo) (SA, error)
+	Sources []AddressSource // the address step, in order
+	Log     *slog.Logger    // nil: slog.Default
+
+	// Cache has the paths; nil: one of CacheSize entries.
+	Cache     *cache.Cache
+	CacheSize int
+
+	Addresses       []AddressEntry // of the address file
+	Providers       []Provider     // besides the built-in "ibacmp"
+	ProviderRules   []ProviderRule // in order
+	DefaultProvider string         // ""; DefaultProviderName
+
+	// Loopback answers for local addresses without the fabric.
+	Loopback bool
+
+	// RequestTimeout is when a waiter is told StatusTimedOut; its flight goes on.
+	RequestTimeout time.Duration
+	// AddressDeadline bounds each source of the address step.
+	AddressDeadline time.Duration
+	// NegativeTimeout is how long a failure is remembered. Negative: not at all.
+	NegativeTimeout time.Duration
+	// AddrTimeout and RouteTimeout are lifetimes: Forever or negative never end,
+	// 0 is what the option says: no caching at all for an address, until the end
+	// of the current minute for a route. An entry lives as long as both.
+	AddrTimeout  time.Duration
+	RouteTimeout time.Duration
+	// Refresh is the age at which a hit starts a new lookup behind the answer,
+	// at most RefreshRate of them a second. Negative: never.
+	Refresh     time.Duration
+	RefreshRate int
+
+	// Poll is how often devices and addresses are looked at beside events.
+	Poll time.Duration
+
+	MaxFlights int // lookups under way, of all endpoints
+	MaxWaiters int // queries that wait for them
+
+	// Counters is where the seven counters live; nil: ordinary memory.
+	Counters CounterStore
+
+	// OnTopology is told the endpoints on active ports after each change of
+	// them, OnEvent each event of an InfiniBand port that exists, once the
+	// topology is up to date. Both run on the topology goroutine.
+	OnTopology func([]*Endpoint)
+	OnEvent    func(transport.Event)
+}
+
+// CounterStore is memory for counters, which may outlive the process. Row 0 has
+// what belongs to no endpoint, row 1+Slot the counters of an endpoint; the
+// service's totals are the sum of all rows.
+type CounterStore interface {
+	// Row returns a row: CounterStride words for each shard, a power of two of
+	// shards, 8-byte aligned, the same memory for each call with one number. nil
+	// makes the engine use ordinary memory for that row. Words are only added
+	// to, with atomic operations.
+	Row(row int) []uint64
+}
+
+// CounterStride is the number of words of one shard of a row: the seven counters
+// and a spare, one cache line.
+const CounterStride = 8
+
+func (c *Config) setDefaults() {
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if c.CacheSize <= 0 {
+		c.CacheSize = 1 << 16
+	}
+	if c.DefaultProvider == "" {
+		c.DefaultProvider = DefaultProviderName
+	}
+	setDefault(&c.RequestTimeout, DefaultRequestTimeout)
+	setDefault(&c.AddressDeadline, DefaultAddressDeadline)
+	setDefault(&c.Refresh, DefaultRefresh)
+	setDefault(&c.Poll, DefaultPoll)
+	if c.NegativeTimeout == 0 {
+		c.NegativeTimeout = DefaultNegativeTimeout
+	}
+	if c.RefreshRate <= 0 {
+		c.RefreshRate = DefaultRefreshRate
+	}
+	if c.MaxFlights <= 0 {
+		c.MaxFlights = DefaultMaxFlights
+	}
+	if c.MaxWaiters <= 0 {
+		c.MaxWaiters = DefaultMaxWaiters
+	}
+	if c.AddrTimeout < 0 {
+		c.AddrTimeout = Forever
+	}
+	if c.RouteTimeout < 0 {
+		c.RouteTimeout = Forever
+	}
+	if c.Refresh < 0 {
+		c.Refresh = Forever
+	}
+}
+
+func setDefault(d *time.Duration, v time.Duration) {
+	if *d == 0 {
+		*d = v
+	}
+}
+
+// counterShards is the number of shards of rows in ordinary memory.
+func counterShards() int {
+	n := 1
+	for n < runtime.GOMAXPROCS(0) && n < 8 {
+		n *= 2
+	}
+	return n
+}
