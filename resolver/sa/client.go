@@ -11,9 +11,8 @@ import (
 	"time"
 
 	"acmd/mad"
-	madsa "acmd/mad/sa"
-
 	"acmd/mad/ring"
+	madsa "acmd/mad/sa"
 	"acmd/mad/transport"
 )
 
@@ -32,7 +31,8 @@ type Client struct {
 	inbox  list
 	posts  []func()
 	spare  []func() // the other of two buffers for posts
-	closed error    // set once the owner takes nothing more
+	atEnd  []func(error)
+	closed error // set once the owner takes nothing more
 
 	fresh    atomic.Bool  // inbox, posts, info or stop is waiting
 	asleep   atomic.Bool  // the owner may be in Recv and needs a Wake
@@ -137,6 +137,9 @@ func (c *Client) Do(q *Query, done func(*Result)) {
 	f.method, f.attr, f.mod, f.mask = q.Method, q.Attr, q.Mod, q.Mask
 	f.size = uint16(copy(f.data[:], q.Data))
 	f.norecsN = min(max(q.RetryNoRecords, 0), MaxRetries)
+	if q.Tries > 0 {
+		f.retries = min(q.Tries-1, MaxRetries)
+	}
 	f.base = max(f.base, int64(q.Gap))
 	f.cap = max(f.cap, f.base)
 	c.submit(f)
@@ -155,7 +158,7 @@ func responseMethod(m uint8) uint8 {
 
 func (c *Client) newFlight(done func(*Result)) *flight {
 	f := c.flights.Get().(*flight)
-	*f = flight{done: done, base: int64(MinGap), cap: int64(c.cfg.Timeout)}
+	*f = flight{done: done, base: int64(MinGap), cap: int64(c.cfg.Timeout), retries: c.cfg.Retries}
 	f.timer.owner = f
 	return f
 }
@@ -195,9 +198,9 @@ func (c *Client) notify() {
 	}
 }
 
-// Post runs fn on the owner goroutine, soon. It fails with ErrQueueFull, or the
-// error that ended the client; fn is then not called. A Post that returned nil
-// may still be dropped when the client is closed before its turn.
+// Post runs fn on the owner goroutine, soon. It fails with ErrQueueFull, or the error
+// that ended the client; fn is then not called. Once Post returned nil, fn is
+// called, if need be while the client ends, when SendTo does nothing any more.
 func (c *Client) Post(fn func()) error {
 	c.mu.Lock()
 	switch {
@@ -213,6 +216,19 @@ func (c *Client) Post(fn func()) error {
 	c.posts = append(c.posts, fn)
 	c.mu.Unlock()
 	c.notify()
+	return nil
+}
+
+// AtEnd registers fn to be called on the owner goroutine when the client ends,
+// after what was posted, so that whoever keeps state there can drop it. It fails
+// with the error that ended the client.
+func (c *Client) AtEnd(fn func(error)) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return c.closed
+	}
+	c.atEnd = append(c.atEnd, fn)
 	return nil
 }
 

@@ -102,18 +102,18 @@ func (c *Client) fire() {
 	}
 }
 
-func (c *Client) queueLimit(f *flight) int64 { return f.queued + f.life(c.cfg.Retries) }
+func (c *Client) queueLimit(f *flight) int64 { return f.queued + f.life() }
 
 func (c *Client) flightTimer(f *flight) {
 	switch {
 	case f.state == stateDelayed && f.seated:
-		c.retry.push(f)
+		c.again(f)
 	case f.state == stateDelayed:
-		f.queued = c.now
+		f.state, f.queued = stateQueued, c.now
 		c.queue.pushFront(f)
 	case f.moved:
 		f.moved = false
-		c.retry.push(f)
+		c.again(f)
 	default:
 		c.timedOut(f)
 	}
@@ -132,10 +132,16 @@ func (c *Client) timedOut(f *flight) {
 			c.doubt()
 		}
 	}
-	if f.silent > c.cfg.Retries || f.busy+f.norecs > 0 && c.now >= f.end {
+	if f.silent > f.retries || f.busy+f.norecs > 0 && c.now >= f.end {
 		c.fail(f, c.timeoutError(f))
 		return
 	}
+	c.again(f)
+}
+
+// again makes f's next try due.
+func (c *Client) again(f *flight) {
+	f.state = stateRetry
 	c.retry.push(f)
 }
 
@@ -288,9 +294,11 @@ func (c *Client) warn(kind, msg string, err error) {
 func (c *Client) end(err error) {
 	c.mu.Lock()
 	c.closed = err
-	in := c.inbox
-	c.inbox, c.posts, c.spare = list{}, nil, nil
+	in, posts, hooks := c.inbox, c.posts, c.atEnd
+	c.inbox, c.posts, c.spare, c.atEnd = list{}, nil, nil, nil
 	c.mu.Unlock()
+	slots := append(c.in, c.out...)
+	c.in, c.out, c.nout = nil, nil, 0 // SendTo is over
 
 	for _, l := range []*list{&in, &c.queue, &c.retry} {
 		for f := l.pop(); f != nil; f = l.pop() {
@@ -302,15 +310,19 @@ func (c *Client) end(err error) {
 			c.fail(f, err)
 		}
 	}
+	for _, fn := range posts {
+		fn()
+	}
+	for _, fn := range hooks {
+		fn(err)
+	}
 	for _, t := range c.timers {
 		t.pos = 0
 	}
 	c.timers = nil
-	c.nout = 0
-	for _, s := range append(c.in, c.out...) {
+	for _, s := range slots {
 		s.Release()
 	}
-	c.in, c.out = nil, nil
 	if cerr := c.port.Close(); cerr != nil && !isGone(cerr) {
 		c.log.Warn("SA client: close", "port", c.cur.Num, "err", cerr)
 	}

@@ -20,6 +20,8 @@ type Query struct {
 	// transfer such as big tables. 0: MinGap; a longer one also raises the
 	// longest gap.
 	Gap time.Duration
+	// Tries is the number of copies sent when nothing comes back. 0: as in Config.
+	Tries int
 	// RetryNoRecords is what the field of Config is for Path. 0: the answer is
 	// final.
 	RetryNoRecords int
@@ -33,15 +35,19 @@ type Result struct {
 	// Packet is the answer in place, also that of a refusal; nil when none came.
 	// Bytes past the attribute may be stale.
 	Packet *mad.Packet
-	// Long is the whole MAD, 56 bytes of header and then data, of an answer of
-	// several packets; nil for a single one.
+	// Message is the answer, 56 bytes of SA header and then data, cut to what was
+	// really sent (see mad/sa.Message): what mad/sa.Records takes.
+	Message []byte
+	// Long is Message when the transport put it together from several packets,
+	// nil for a single one.
 	Long []byte
+	// Partial: the answer is only the first packet of several, as the transport
+	// does not put them together.
+	Partial bool
 	// Tries is the number of copies that were sent.
 	Tries int
 	// RTT is the time from the last copy to the answer, 0 without an answer.
 	RTT time.Duration
-
-	length int // bytes of the MAD in Packet
 }
 
 // Path returns the answer's first 64 bytes of data as a PathRecord, in place;
@@ -53,25 +59,14 @@ func (r *Result) Path() *madsa.PathRecord {
 	return madsa.Path(r.Packet)
 }
 
-// Data returns the attributes of the answer, all those of a table, in place.
-// Trailing bytes that no record fills may follow.
-func (r *Result) Data() []byte {
-	switch {
-	case len(r.Long) > madsa.DataOffset:
-		return r.Long[madsa.DataOffset:]
-	case r.Packet == nil:
-		return nil
-	}
-	return r.Packet[madsa.DataOffset:max(r.length, madsa.DataOffset)]
-}
-
 // state of a flight.
 type state uint8
 
 const (
-	stateQueued  state = iota // in the submit list, the queue or the retry list
+	stateQueued  state = iota // in the submit list or the queue
 	stateWire                 // a try is out
 	stateDelayed              // answered "later"; its timer sends the next try
+	stateRetry                // in the retry list, the next try is due
 )
 
 // flight is one question under way. The owner goroutine has it from submission
@@ -106,6 +101,7 @@ type flight struct {
 	busy    int   // BUSY answers
 	norecs  int   // "no records" answers
 	norecsN int   // how many of them may be asked again
+	retries int   // silent tries beyond the first
 
 	data [madsa.DataSize]byte
 }
@@ -122,9 +118,9 @@ func (f *flight) interval(n int) int64 {
 
 // life is the time from the first try to the end of the last gap when nothing
 // is answered.
-func (f *flight) life(retries int) int64 {
+func (f *flight) life() int64 {
 	var sum int64
-	for n := 0; n <= retries; n++ {
+	for n := 0; n <= f.retries; n++ {
 		sum += f.interval(n)
 	}
 	return sum
@@ -167,4 +163,25 @@ func (l *list) pop() *flight {
 	}
 	l.n--
 	return f
+}
+
+// remove takes f out from wherever it is.
+func (l *list) remove(f *flight) {
+	var prev *flight
+	for g := l.head; g != nil; prev, g = g, g.next {
+		if g != f {
+			continue
+		}
+		if prev == nil {
+			l.head = f.next
+		} else {
+			prev.next = f.next
+		}
+		if l.tail == f {
+			l.tail = prev
+		}
+		f.next = nil
+		l.n--
+		return
+	}
 }

@@ -37,12 +37,13 @@ func (c *Client) handBack(h *mad.UserHeader, m *mad.Packet) {
 		return // ACM requests have timers of their own
 	}
 	f := c.byTID[m.TID().Low()]
-	if f == nil || f.state != stateWire || !f.held || m.IsResponse() {
+	st := h.Status()
+	if f == nil || f.state != stateWire || m.IsResponse() || !f.held && st == mad.StatusTimeout {
 		c.count.stray.Add(1)
 		return
 	}
 	f.held = false
-	if st := h.Status(); st != mad.StatusTimeout {
+	if st != mad.StatusTimeout {
 		f.err = fmt.Errorf("send: %w", syscall.Errno(st))
 	}
 	if at := f.sent + f.gap; c.now < at {
@@ -54,12 +55,9 @@ func (c *Client) handBack(h *mad.UserHeader, m *mad.Packet) {
 
 // answer judges a response of the SA class.
 func (c *Client) answer(s *ring.Slot) {
-	h, m := s.Header(), s.MAD()
-	length := mad.PacketSize
-	if n := int(h.Length()); n != 0 {
-		length = min(n-mad.UserHeaderSize, mad.PacketSize)
-	}
-	if m.BaseVersion() != mad.BaseVersion || m.ClassVersion() != mad.SAClassVersion || length < madsa.DataOffset {
+	m := s.MAD()
+	short := s.Header().Length() != 0 && s.Header().Length() < mad.UserHeaderSize+madsa.DataOffset
+	if short || m.BaseVersion() != mad.BaseVersion || m.ClassVersion() != mad.SAClassVersion {
 		c.count.malformed.Add(1)
 		return
 	}
@@ -74,30 +72,30 @@ func (c *Client) answer(s *ring.Slot) {
 	}
 	switch st := m.Status(); {
 	case st == 0:
-		if !f.matches(m, length) {
+		if !f.matches(s) {
 			c.mismatch(f)
 			return
 		}
 		c.alive()
-		c.succeed(f, s, length)
-	case f.state == stateDelayed:
-		c.count.stray.Add(1) // a second copy of the answer that delayed it
+		c.report(f, s, transferError(m))
+	case f.state != stateWire:
+		c.count.stray.Add(1) // a second copy of the answer that delayed it, or late
 	case st&mad.StatusBusy != 0:
 		c.count.busy.Add(1)
 		c.inARow = 0
 		c.shrink(f.sent)
 		f.busy++
-		c.later(f, s, f.interval(f.busy-1), true, length)
+		c.later(f, s, f.interval(f.busy-1), true)
 	case isNoSA(st):
 		c.noSA(f, st)
 	case isNoRecords(st):
 		c.count.noRecords.Add(1)
 		c.alive()
 		f.norecs++
-		c.later(f, s, f.interval(0), f.norecs <= f.norecsN, length)
+		c.later(f, s, f.interval(0), f.norecs <= f.norecsN)
 	default:
 		c.alive()
-		c.refused(f, s, length)
+		c.refused(f, s)
 	}
 }
 
@@ -151,10 +149,10 @@ func (c *Client) noSA(f *flight, st mad.Status) {
 
 // later puts a flight off after an answer that may be different soon, or reports
 // that answer when there is no time left. BUSY keeps its place in the window.
-func (c *Client) later(f *flight, s *ring.Slot, delay int64, again bool, length int) {
+func (c *Client) later(f *flight, s *ring.Slot, delay int64, again bool) {
 	at := max(c.now+delay, f.sent+int64(MinGap))
 	if !again || at >= f.end {
-		c.refused(f, s, length)
+		c.refused(f, s)
 		return
 	}
 	if s.MAD().Status()&mad.StatusBusy == 0 {
@@ -167,14 +165,14 @@ func (c *Client) later(f *flight, s *ring.Slot, delay int64, again bool, length 
 
 // matches reports whether a successful answer is one to this question: a path
 // must have every identifier that the question named.
-func (f *flight) matches(m *mad.Packet, length int) bool {
+func (f *flight) matches(s *ring.Slot) bool {
 	if f.attr != madsa.AttrPathRecord || f.method != mad.MethodGet {
 		return true
 	}
-	if length < madsa.DataOffset+len(madsa.PathRecord{}) {
+	if len(madsa.Message(s.Header(), s.MAD(), s.Long())) < madsa.DataOffset+len(madsa.PathRecord{}) {
 		return false
 	}
-	asked, got := (*madsa.PathRecord)(f.data[:64]), madsa.Path(m)
+	asked, got := (*madsa.PathRecord)(f.data[:64]), madsa.Path(s.MAD())
 	on := func(b madsa.ComponentMask) bool { return f.mask&b != 0 }
 	return !(on(madsa.PathDGID) && asked.DGID() != got.DGID() ||
 		on(madsa.PathSGID) && asked.SGID() != got.SGID() ||
@@ -183,22 +181,33 @@ func (f *flight) matches(m *mad.Packet, length int) bool {
 		on(madsa.PathPKey) && !asked.PKey().Matches(got.PKey()))
 }
 
-func (c *Client) succeed(f *flight, s *ring.Slot, length int) {
-	c.count.answers.Add(1)
-	c.report(f, s, length, nil)
+// transferError is the error of an answer that is not data but the end of an
+// RMPP transfer.
+func transferError(m *mad.Packet) error {
+	r := madsa.RMPPHeader(m)
+	if r.IsActive() && r.Type() != madsa.RMPPData {
+		return fmt.Errorf("SA broke off the transfer: RMPP type %d status %d", r.Type(), r.Status())
+	}
+	return nil
 }
 
-func (c *Client) refused(f *flight, s *ring.Slot, length int) {
-	c.count.answers.Add(1)
-	c.count.failures.Add(1)
-	c.report(f, s, length, &StatusError{s.MAD().Status()})
+// refused ends a flight with the status of its answer.
+func (c *Client) refused(f *flight, s *ring.Slot) {
+	c.report(f, s, &StatusError{s.MAD().Status()})
 }
 
 // report ends a flight with an answer.
-func (c *Client) report(f *flight, s *ring.Slot, length int, err error) {
+func (c *Client) report(f *flight, s *ring.Slot, err error) {
+	c.count.answers.Add(1)
+	if err != nil {
+		c.count.failures.Add(1)
+	}
+	m := s.MAD()
+	r := madsa.RMPPHeader(m)
 	c.result = Result{
-		Err: err, Packet: s.MAD(), Long: s.Long(), Tries: f.tries,
-		RTT: time.Duration(c.now - f.sent), length: length,
+		Err: err, Packet: m, Message: madsa.Message(s.Header(), m, s.Long()), Long: s.Long(),
+		Partial: s.Long() == nil && r.IsActive() && r.Type() == madsa.RMPPData && r.Flags()&madsa.RMPPLast == 0,
+		Tries:   f.tries, RTT: time.Duration(c.now - f.sent),
 	}
 	c.finish(f)
 }
@@ -214,6 +223,12 @@ func (c *Client) fail(f *flight, err error) {
 func (c *Client) finish(f *flight) {
 	c.timers.remove(&f.timer)
 	c.unseat(f)
+	switch { // a late answer finds f in a list
+	case f.state == stateRetry:
+		c.retry.remove(f)
+	case f.state == stateQueued && f.tid != 0:
+		c.queue.remove(f)
+	}
 	if f.tid != 0 {
 		delete(c.byTID, f.tid)
 	}

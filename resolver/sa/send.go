@@ -42,7 +42,7 @@ func (c *Client) seat(f *flight) {
 	if f.tid == 0 {
 		f.tid = c.newTID()
 		c.byTID[f.tid] = f
-		f.end = c.now + f.life(c.cfg.Retries)
+		f.end = c.now + f.life()
 	}
 }
 
