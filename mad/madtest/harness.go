@@ -221,8 +221,9 @@ func (e *env) checkPath(t *testing.T, s *ring.Slot, dlid mad.LID) {
 	if h.Status() != 0 || h.LID() != e.info.SMLID || h.QPN() != mad.QP1 {
 		t.Fatalf("answer's header: status %d, LID %v, QP %d; want 0, %v, 1", h.Status(), h.LID(), h.QPN(), e.info.SMLID)
 	}
-	if got := h.Length(); got != ring.SlotSize {
-		t.Errorf("answer's length %d, want %d", got, ring.SlotSize)
+	// Some fabrics say how much of the MAD is payload, others that it is a MAD.
+	if got := h.Length(); got < mad.UserHeaderSize+sa.DataOffset+uint32(len(sa.PathRecord{})) || got > ring.SlotSize {
+		t.Errorf("answer's length %d", got)
 	}
 	if p.Class() != mad.ClassSA || p.Method() != mad.MethodGetResp || p.AttrID() != sa.AttrPathRecord || p.Status() != 0 {
 		t.Fatalf("answer: class %#x method %#x attribute %#x status %#x", p.Class(), p.Method(), p.AttrID(), p.Status())

@@ -18,13 +18,13 @@ const trapGroupCreated = 66
 func testReports(t *testing.T, e *env) {
 	e.request(t, func(p *mad.Packet) { informInfo(p, e.h.ReportQPN, true) })
 
-	mgid := mad.GID{0xff, 0x12, 0xa0, 0x1b, 0xff, 0xff, 0, 0, 14: 0x7e, 15: 0x57}
+	mgid := mad.GID{0xff, 0x12, 0x7e, 0x57, 0xff, 0xff, 14: 0x7e, 15: 0x57}
 	set := func(p *mad.Packet) {
 		groupRecord(p, mad.MethodSet, mgid, e.info.GIDs[0], e.info.PKeys[e.info.SAPKeyIndex()])
 	}
 	report := e.expectReport(t, set)
 	notice := report.MAD()[sa.DataOffset:]
-	if notice[0]&0x80 == 0 || binary.BigEndian.Uint16(notice[4:]) != trapGroupCreated || mad.GID(notice[26:42]) != mgid {
+	if notice[0]&0x80 == 0 || binary.BigEndian.Uint16(notice[4:]) != trapGroupCreated || mad.GID(notice[16:32]) != mgid {
 		t.Errorf("report: %x, want generic trap 66 about %v", notice[:64], mgid)
 	}
 	if h := report.Header(); h.LID() != e.info.SMLID || h.Status() != 0 {

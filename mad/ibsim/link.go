@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package ibsim
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"time"
+
+	"acmd/mad"
+	"acmd/mad/transport"
+
+	"golang.org/x/sys/unix"
+)
+
+// link is one client of the simulator: two sockets and a client number. Only the
+// fabric's goroutine uses it, apart from the data socket while a port is open.
+type link struct {
+	ctl    net.Conn
+	data   int // non-blocking
+	client uint32
+	node   nodeInfo
+}
+
+// role is how a client attaches.
+type role struct {
+	qp   mad.QPN
+	issm bool
+}
+
+// bindTries is for names that are taken by somebody else.
+const bindTries = 8
+
+// attach connects a client. On success the simulator has one slot less.
+func attach(cfg *Config, r role) (*link, error) {
+	l, id, err := dialControl(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("ibsim: %s is not running: %w", cfg.where(), err)
+	}
+	if err := l.connect(cfg, id, r); err != nil {
+		l.closeSockets()
+		return nil, fmt.Errorf("ibsim: %s: %w", cfg.where(), err)
+	}
+	answer, err := roundTrip(l.ctl, l.client, ctlGetNodeInfo, &controlData{}, 0)
+	if err != nil {
+		l.detach()
+		return nil, fmt.Errorf("ibsim: %s: %w", cfg.where(), err)
+	}
+	l.node = parseNodeInfo(&answer)
+	return l, nil
+}
+
+// connect takes a slot and joins the data sockets.
+func (l *link) connect(cfg *Config, id uint32, r role) error {
+	info := clientInfo(id, r.qp, r.issm, cfg.Node)
+	answer, err := roundTrip(l.ctl, 0, ctlConnect, &info, clientInfoSize)
+	if errors.Is(err, errRefused) {
+		return l.whyRefused(cfg, id, r)
+	}
+	if err != nil {
+		return err
+	}
+	if l.client = he.Uint32(answer[0:]); l.client >= maxClients {
+		return fmt.Errorf("%w: client number %d", errBadControl, l.client)
+	}
+	to, err := l.dataPeer(cfg)
+	if err == nil {
+		err = unix.Connect(l.data, to)
+	}
+	if err != nil {
+		roundTrip(l.ctl, l.client, ctlDisconnect, &controlData{}, 0)
+		return fmt.Errorf("connect data socket of client %d: %w", l.client, err)
+	}
+	return nil
+}
+
+// whyRefused finds out what the simulator does not say, by asking for less.
+func (l *link) whyRefused(cfg *Config, id uint32, r role) error {
+	possible := func(r role, node string) bool {
+		info := clientInfo(id, r.qp, r.issm, node)
+		answer, err := roundTrip(l.ctl, 0, ctlConnect, &info, clientInfoSize)
+		if err != nil {
+			return false
+		}
+		roundTrip(l.ctl, he.Uint32(answer[0:]), ctlDisconnect, &controlData{}, 0)
+		return true
+	}
+	switch {
+	case !possible(role{}, ""):
+		return fmt.Errorf("no free client slot, it has %d", maxClients)
+	case r.issm && possible(role{}, cfg.Node):
+		return fmt.Errorf("node %q has a subnet manager's client already", cfg.Node)
+	default:
+		return fmt.Errorf("no node %q in its topology", cfg.Node)
+	}
+}
+
+// dialControl makes both sockets, the data socket bound to a name or port that
+// the returned id tells the simulator.
+func dialControl(cfg *Config) (*link, uint32, error) {
+	if cfg.Remote != "" {
+		return dialRemote(cfg)
+	}
+	for try := 1; ; try++ {
+		// A number that is no process's, for stock clients use theirs.
+		id := 1<<23 | rand.Uint32N(1<<23)
+		l, err := dialLocal(cfg, id)
+		if err == nil {
+			return l, id, nil
+		}
+		if !errors.Is(err, unix.EADDRINUSE) || try == bindTries {
+			return nil, 0, err
+		}
+	}
+}
+
+// localName is an abstract socket name. The simulator counts the trailing NUL.
+func localName(base, what string) string { return "@" + base + ":" + what + "\x00" }
+
+func dialLocal(cfg *Config, id uint32) (*link, error) {
+	n := strconv.FormatUint(uint64(id), 10)
+	ctl, err := net.DialUnix("unixgram",
+		&net.UnixAddr{Net: "unixgram", Name: localName(cfg.Base, "ctl"+n)},
+		&net.UnixAddr{Net: "unixgram", Name: localName(cfg.Base, "ctl")})
+	if err != nil {
+		return nil, err
+	}
+	data, err := dataSocket(unix.AF_UNIX, &unix.SockaddrUnix{Name: localName(cfg.Base, "in"+n)})
+	if err != nil {
+		ctl.Close()
+		return nil, err
+	}
+	return &link{ctl: ctl, data: data}, nil
+}
+
+func dialRemote(cfg *Config) (*link, uint32, error) {
+	ctl, err := net.Dial("udp4", cfg.Remote)
+	if err != nil {
+		return nil, 0, err
+	}
+	local := ctl.LocalAddr().(*net.UDPAddr).AddrPort().Addr()
+	data, err := dataSocket(unix.AF_INET, &unix.SockaddrInet4{Addr: local.Unmap().As4()})
+	if err != nil {
+		ctl.Close()
+		return nil, 0, err
+	}
+	l := &link{ctl: ctl, data: data}
+	name, err := unix.Getsockname(data)
+	if err != nil {
+		l.closeSockets()
+		return nil, 0, err
+	}
+	return l, uint32(name.(*unix.SockaddrInet4).Port), nil
+}
+
+func dataSocket(family int, name unix.Sockaddr) (int, error) {
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("socket", err)
+	}
+	if err := unix.Bind(fd, name); err != nil {
+		unix.Close(fd)
+		return -1, os.NewSyscallError("bind", err)
+	}
+	return fd, nil
+}
+
+// dataPeer is the simulator's data socket for this client.
+func (l *link) dataPeer(cfg *Config) (unix.Sockaddr, error) {
+	if cfg.Remote == "" {
+		return &unix.SockaddrUnix{Name: localName(cfg.Base, "out"+strconv.FormatUint(uint64(l.client), 10))}, nil
+	}
+	server, err := netip.ParseAddrPort(l.ctl.RemoteAddr().String())
+	if err != nil {
+		return nil, err
+	}
+	port := int(server.Port()) + 1 + int(l.client)
+	if port > 0xffff {
+		return nil, fmt.Errorf("data port %d", port)
+	}
+	return &unix.SockaddrInet4{Addr: server.Addr().Unmap().As4(), Port: port}, nil
+}
+
+// portInfo reads the attributes of the port as they are now.
+func (l *link) portInfo() (transport.PortInfo, error) {
+	info, err := roundTrip(l.ctl, l.client, ctlGetPortInfo, &controlData{}, 1)
+	if err != nil {
+		return transport.PortInfo{}, err
+	}
+	keys, err := roundTrip(l.ctl, l.client, ctlGetPKeys, &controlData{}, 0)
+	if err != nil {
+		return transport.PortInfo{}, err
+	}
+	return parsePortInfo(l.node, &info, &keys), nil
+}
+
+// detach gives the slot back and closes the sockets. The simulator may be busy
+// handing answers to a data socket that nobody reads any more, and would not see
+// the message: the socket is emptied until it has.
+func (l *link) detach() {
+	defer l.closeSockets()
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			l.drain()
+			select {
+			case <-stop:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}()
+	roundTrip(l.ctl, l.client, ctlDisconnect, &controlData{}, 0)
+	close(stop)
+	<-done
+}
+
+// drain throws away what waits on the data socket.
+func (l *link) drain() {
+	var b [packetSize]byte
+	for range 1 << 10 {
+		if _, err := unix.Read(l.data, b[:]); err != nil {
+			return
+		}
+	}
+}
+
+func (l *link) closeSockets() {
+	l.ctl.Close()
+	unix.Close(l.data)
+}
+
+// isDown reports whether err means that nobody is at the other end.
+func isDown(err error) bool {
+	for _, e := range []error{unix.ECONNREFUSED, unix.ECONNRESET, unix.ENOTCONN, unix.EPIPE, os.ErrDeadlineExceeded} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
