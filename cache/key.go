@@ -13,7 +13,7 @@ const (
 	KindIPv6 Kind = 3 // 16 bytes
 	KindGID  Kind = 4 // 16 bytes: a path request that names only this GID
 	KindLID  Kind = 5 // 2 bytes, big endian: a path request that names only this LID
-	KindPath Kind = 6 // 64 bytes: a path request with further constraints, canonical form
+	KindPath Kind = 6 // 64 bytes: a path request with further constraints, canonical form: a PathRecord whose other bytes are zero
 )
 
 // MaxKeyData is the most bytes a key can have.
@@ -50,3 +50,20 @@ type Meta struct {
 // asks, and what it learned is published only if nothing that concerns it was
 // invalidated since.
 type Epoch uint64
+
+// MakeKey copies data into a key and pads it with zeros. Names must already be
+// folded. More than MaxKeyData bytes make the zero Key, which is never found and
+// never stored: cutting them off would make two destinations one.
+func MakeKey(ep uint16, kind Kind, data []byte) (k Key) {
+	if len(data) > MaxKeyData {
+		return Key{}
+	}
+	k.Endpoint, k.Kind, k.Len = ep, kind, uint8(len(data))
+	copy(k.Data[:], data)
+	return k
+}
+
+// Bytes returns the meaningful bytes, in place.
+func (k *Key) Bytes() []byte { return k.Data[:min(k.Len, MaxKeyData)] }
+
+func (k *Key) valid() bool { return k.Kind != 0 && k.Len <= MaxKeyData }
