@@ -28,6 +28,8 @@ const (
 	suspectHold = 100 * time.Millisecond
 	// timerMargin is how much later than the kernel's the own timer of a try is.
 	timerMargin = 250 * time.Millisecond
+	// queueLife bounds the wait for the window. Whoever asked has given up by then.
+	queueLife = 30 * time.Second
 	// retargetSpread spreads what is asked again when the SM has moved.
 	retargetSpread = 250 * time.Millisecond
 )

@@ -93,8 +93,6 @@ func (c *Client) fire() {
 			t.Fire()
 		}
 	}
-	// A head that waited for as long as a flight lives will not be answered in
-	// time to be of use, and the SA has enough to do.
 	for f := c.queue.head; f != nil && c.now >= c.queueLimit(f); f = c.queue.head {
 		c.queue.pop()
 		c.fail(f, fmt.Errorf("%w: waited %v behind %d others", ErrTimeout,
@@ -102,7 +100,11 @@ func (c *Client) fire() {
 	}
 }
 
-func (c *Client) queueLimit(f *flight) int64 { return f.queued + f.life() }
+// queueLimit is how long f may wait for the window: while answers come, up to
+// queueLife; with an SA that is silent, no longer than a flight lives.
+func (c *Client) queueLimit(f *flight) int64 {
+	return min(max(f.queued, c.answered)+f.life(), f.queued+int64(queueLife))
+}
 
 func (c *Client) flightTimer(f *flight) {
 	switch {
@@ -112,7 +114,7 @@ func (c *Client) flightTimer(f *flight) {
 		f.state, f.queued = stateQueued, c.now
 		c.queue.pushFront(f)
 	case f.moved:
-		f.moved = false
+		f.moved, f.early = false, true
 		c.again(f)
 	default:
 		c.timedOut(f)
@@ -200,13 +202,18 @@ func (c *Client) retarget(info *transport.PortInfo) {
 	}
 	c.inARow = 0
 	for _, f := range c.byTID {
-		if f.state != stateWire || f.held || !f.timer.Running() {
-			continue // what the kernel holds cannot be sent again before it is back
-		}
-		at := c.now + c.rnd.Int64N(int64(retargetSpread))
-		if at < f.timer.when {
-			f.moved = true
-			c.timers.set(&f.timer, at)
+		switch {
+		case f.state != stateWire || f.held || !f.timer.Running():
+			// What the kernel holds cannot be sent again before it is back.
+		case f.moved && f.lid == info.SMLID: // there and back again
+			f.moved = false
+			c.timers.set(&f.timer, f.sent+f.gap)
+		case !f.early && f.lid != info.SMLID:
+			// Once per flight: an SM that wavers must not multiply the load.
+			if at := c.now + c.rnd.Int64N(int64(retargetSpread)); at < f.timer.when {
+				f.moved = true
+				c.timers.set(&f.timer, at)
+			}
 		}
 	}
 }

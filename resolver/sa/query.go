@@ -83,6 +83,7 @@ type flight struct {
 	seated bool // counts in the window
 	held   bool // the kernel still has the last try under this TID
 	moved  bool // the timer is not a time-out: the SM has moved
+	early  bool // a try was sent early for that reason
 	attr   uint16
 	size   uint16 // of data
 	lid    mad.LID

@@ -107,7 +107,7 @@ func isNoSA(s mad.Status) bool {
 
 // alive notes that the SA answers.
 func (c *Client) alive() {
-	c.inARow = 0
+	c.inARow, c.answered = 0, c.now
 	if c.auto() && c.window < AutoWindow {
 		c.window++
 		c.count.window.Store(int64(c.window))
