@@ -50,21 +50,21 @@ func LoadAddrs(path string, allowIP bool) ([]AddrLine, []Problem, error) {
 // addresses are taken with allowIP (support_ips_in_addr_cfg) only: they come
 // from the host's interfaces.
 func ReadAddrs(r io.Reader, name string, allowIP bool) ([]AddrLine, []Problem, error) {
-	log := problems{file: name}
+	log := Problems{File: name}
 	var lines []AddrLine
 	seen := map[string]int{}
 	err := eachLine(r, &log, func(n int, words []string) {
 		a, key, err := parseAddr(words, allowIP)
 		if err != nil {
-			log.warn(n, "%v, line ignored", err)
+			log.Warn(n, "%v, line ignored", err)
 			return
 		}
 		if first, ok := seen[key]; ok {
-			log.warn(n, "address %s of %s port %d is already in line %d, line ignored", a.Addr, a.Device, a.Port, first)
+			log.Warn(n, "address %s of %s port %d is already in line %d, line ignored", a.Addr, a.Device, a.Port, first)
 			return
 		}
 		if len(words) > 4 {
-			log.warn(n, "address line takes four words, %q ignored", strings.Join(words[4:], " "))
+			log.Warn(n, "address line takes four words, %q ignored", strings.Join(words[4:], " "))
 		}
 		seen[key] = n
 		a.Origin = Origin{File: name, Line: n}
@@ -73,7 +73,7 @@ func ReadAddrs(r io.Reader, name string, allowIP bool) ([]AddrLine, []Problem, e
 	if err != nil {
 		return nil, nil, fmt.Errorf("address file %s: %w", name, err)
 	}
-	return lines, log.done(), nil
+	return lines, log.Done(), nil
 }
 
 // parseAddr reads the words of a line. key is equal for two spellings of one
@@ -123,39 +123,53 @@ func parsePKey(v string) (mad.PKey, error) {
 
 // Identity returns a text that is equal for all spellings of an address: the
 // canonical form of an IP address, the lower-case form of a name. An error says
-// why the text is neither: over MaxName bytes, a name with bytes that are not
-// printable, or what can only be meant as an IP address and is not one (digits
-// and dots, a colon, a zone).
+// why the text is neither.
 func Identity(s string) (id string, isIP bool, err error) {
-	if ip, perr := netip.ParseAddr(s); perr == nil {
-		if ip.Zone() != "" {
-			return "", false, fmt.Errorf("%q: an address cannot have a zone", s)
-		}
+	if ip, perr := netip.ParseAddr(s); perr == nil && ip.Zone() == "" {
 		return ip.Unmap().String(), true, nil
 	}
+	if err := CheckName(s); err != nil {
+		return "", false, err
+	}
+	return foldASCII(s), false, nil
+}
+
+// CheckName says what keeps a text that is no IP address from being a name: it
+// has over MaxName bytes or bytes that are not printable, or it can only be
+// meant as an IP address (digits and dots, a colon).
+func CheckName(s string) error {
 	if len(s) > MaxName {
-		return "", false, fmt.Errorf("name of %d bytes, at most %d fit", len(s), MaxName)
+		return fmt.Errorf("name of %d bytes, at most %d fit", len(s), MaxName)
 	}
 	digits, dots := true, 0
-	b := []byte(s)
-	for i, c := range b {
-		switch {
+	for i := range len(s) {
+		switch c := s[i]; {
 		case c == '.':
 			dots++
 		case c == ':':
-			return "", false, fmt.Errorf("%q is not an IPv6 address", s)
+			if ip, err := netip.ParseAddr(s); err == nil && ip.Zone() != "" {
+				return fmt.Errorf("%q: an address cannot have a zone", s)
+			}
+			return fmt.Errorf("%q is not an IPv6 address", s)
+		case c <= ' ' || c == 0x7f:
+			return fmt.Errorf("%q is not a name", s)
 		case c < '0' || c > '9':
 			digits = false
 		}
-		if c <= ' ' || c == 0x7f {
-			return "", false, fmt.Errorf("%q is not a name", s)
-		}
+	}
+	if len(s) == 0 || digits && dots > 0 {
+		return fmt.Errorf("%q is not an IPv4 address", s)
+	}
+	return nil
+}
+
+// foldASCII lower-cases as the wire does: ASCII only.
+func foldASCII(s string) string {
+	b := []byte(s)
+	for i, c := range b {
 		if 'A' <= c && c <= 'Z' {
 			b[i] += 'a' - 'A'
 		}
 	}
-	if len(s) == 0 || digits && dots > 0 {
-		return "", false, fmt.Errorf("%q is not an IPv4 address", s)
-	}
-	return string(b), false, nil
+	return string(b)
 }

@@ -76,44 +76,45 @@ func Read(r io.Reader, name string, env Env) (*Settings, []Problem, error) {
 	if env.Providers == nil {
 		env.Providers = []string{"ibacmp"}
 	}
-	l := loader{env: env, s: Defaults(env.ConfDir, env.RunDir), log: problems{file: name}}
+	l := loader{env: env, s: Defaults(env.ConfDir, env.RunDir), log: Problems{File: name}}
 	l.s.sources = env.Sources
 	err := eachLine(r, &l.log, func(n int, words []string) { l.line(Origin{File: name, Line: n}, words) })
 	if err != nil {
 		return nil, nil, fmt.Errorf("options file %s: %w", name, err)
 	}
 	l.inert()
-	list := l.log.done()
+	list := l.log.Done()
 	return l.s, list, Errors(list, env.Check)
 }
 
-// problems collects what is wrong with one file, with a bound.
-type problems struct {
-	file  string
+// Problems collects what is wrong with one file, at most MaxProblems of it.
+type Problems struct {
+	File  string
 	list  []Problem
 	more  int // beyond MaxProblems
 	fatal bool
 }
 
-func (p *problems) add(line int, fatal bool, format string, a ...any) {
+func (p *Problems) add(line int, fatal bool, format string, a ...any) {
 	if len(p.list) >= MaxProblems {
 		p.more++
 		p.fatal = p.fatal || fatal
 		return
 	}
-	p.list = append(p.list, Problem{File: p.file, Line: line, Fatal: fatal, Text: fmt.Sprintf(format, a...)})
+	p.list = append(p.list, Problem{File: p.File, Line: line, Fatal: fatal, Text: fmt.Sprintf(format, a...)})
 }
 
-// done returns the list, closed by one entry for all that the bound left out.
-func (p *problems) done() []Problem {
+// Done returns the list, closed by one entry for all that the bound left out.
+func (p *Problems) Done() []Problem {
 	if p.more > 0 {
-		p.list = append(p.list, Problem{File: p.file, Fatal: p.fatal, Text: fmt.Sprintf("%d more problems", p.more)})
+		p.list = append(p.list, Problem{File: p.File, Fatal: p.fatal, Text: fmt.Sprintf("%d more problems", p.more)})
 		p.more = 0
 	}
 	return p.list
 }
 
-func (p *problems) warn(line int, format string, a ...any) { p.add(line, false, format, a...) }
+// Warn adds a warning about a line, 1-based; 0 is the file as a whole.
+func (p *Problems) Warn(line int, format string, a ...any) { p.add(line, false, format, a...) }
 
 // Errors joins the problems that keep the service from starting: the fatal
 // ones, or with check every one. It returns nil if there are none.
@@ -130,12 +131,12 @@ func Errors(list []Problem, check bool) error {
 // eachLine splits r into lines and lines into words. A comment has # in its
 // first column; one that is indented, or stands behind a line, names no option
 // either and is dropped too.
-func eachLine(r io.Reader, log *problems, f func(line int, words []string)) error {
+func eachLine(r io.Reader, log *Problems, f func(line int, words []string)) error {
 	br := bufio.NewReaderSize(r, MaxLine)
 	for n := 1; ; n++ {
 		b, err := br.ReadSlice('\n')
 		if errors.Is(err, bufio.ErrBufferFull) {
-			log.warn(n, "line longer than %d bytes, ignored", MaxLine)
+			log.Warn(n, "line longer than %d bytes, ignored", MaxLine)
 			for errors.Is(err, bufio.ErrBufferFull) {
 				_, err = br.ReadSlice('\n')
 			}
@@ -145,7 +146,7 @@ func eachLine(r io.Reader, log *problems, f func(line int, words []string)) erro
 			return err
 		}
 		if bytes.IndexByte(b, 0) >= 0 {
-			log.warn(n, "line has a NUL byte, ignored")
+			log.Warn(n, "line has a NUL byte, ignored")
 			b = nil
 		}
 		words := strings.Fields(string(b))
@@ -164,7 +165,7 @@ func eachLine(r io.Reader, log *problems, f func(line int, words []string)) erro
 type loader struct {
 	env Env
 	s   *Settings
-	log problems
+	log Problems
 }
 
 func (l *loader) line(at Origin, words []string) {
@@ -176,19 +177,19 @@ func (l *loader) line(at Origin, words []string) {
 	o := optionIndex[name]
 	switch {
 	case name == "kernel_timeout":
-		l.log.warn(at.Line, "kernel_timeout is a reserved name and has no effect")
+		l.log.Warn(at.Line, "kernel_timeout is a reserved name and has no effect")
 		return
 	case o == nil:
-		l.log.warn(at.Line, "unknown option %q, ignored", words[0])
+		l.log.Warn(at.Line, "unknown option %q, ignored", words[0])
 		return
 	case len(words) == 1:
-		l.log.warn(at.Line, "option %s has no value, %s stays in force", name, o.get(l.s))
+		l.log.Warn(at.Line, "option %s has no value, %s stays in force", name, o.get(l.s))
 		return
 	case len(words) > 2:
-		l.log.warn(at.Line, "option %s takes one value, %q ignored", name, strings.Join(words[2:], " "))
+		l.log.Warn(at.Line, "option %s takes one value, %q ignored", name, strings.Join(words[2:], " "))
 	}
 	if old, ok := l.s.origins[name]; ok {
-		l.log.warn(at.Line, "option %s was already set in line %d, this line counts", name, old.Line)
+		l.log.Warn(at.Line, "option %s was already set in line %d, this line counts", name, old.Line)
 	}
 	if !l.set(o, at, words[1]) {
 		return
@@ -201,7 +202,7 @@ func (l *loader) set(o *option, at Origin, value string) bool {
 		return l.addrProt(at, value)
 	}
 	if err := o.set(l.s, value); err != nil {
-		l.log.warn(at.Line, "option %s: %v; %s stays in force", o.name, err, o.get(l.s))
+		l.log.Warn(at.Line, "option %s: %v; %s stays in force", o.name, err, o.get(l.s))
 		return false
 	}
 	return true
@@ -215,12 +216,12 @@ func (l *loader) addrProt(at Origin, value string) bool {
 		switch {
 		case slices.Contains(l.env.Sources, w):
 			if slices.Contains(list, w) {
-				l.log.warn(at.Line, "option addr_prot names %s twice", w)
+				l.log.Warn(at.Line, "option addr_prot names %s twice", w)
 				continue
 			}
 			list = append(list, w)
 		case w == "sa":
-			l.log.warn(at.Line, "option addr_prot: sa has no effect, the SA does not know names or IP addresses (known: %s)", strings.Join(l.env.Sources, ", "))
+			l.log.Warn(at.Line, "option addr_prot: sa has no effect, the SA does not know names or IP addresses (known: %s)", strings.Join(l.env.Sources, ", "))
 		default:
 			l.log.add(at.Line, true, "option addr_prot: unknown source %q (known: %s)", w, strings.Join(l.env.Sources, ", "))
 		}
@@ -235,20 +236,20 @@ func (l *loader) addrProt(at Origin, value string) bool {
 func (l *loader) provider(at Origin, words []string) {
 	switch {
 	case len(words) < 2:
-		l.log.warn(at.Line, "provider line needs a name and a subnet prefix or \"default\", ignored")
+		l.log.Warn(at.Line, "provider line needs a name and a subnet prefix or \"default\", ignored")
 		return
 	case len(words) > 2:
-		l.log.warn(at.Line, "provider line takes two words, %q ignored", strings.Join(words[2:], " "))
+		l.log.Warn(at.Line, "provider line takes two words, %q ignored", strings.Join(words[2:], " "))
 	}
 	i := slices.IndexFunc(l.env.Providers, func(p string) bool { return strings.EqualFold(p, words[0]) })
 	if i < 0 {
-		l.log.warn(at.Line, "no provider %q here, line ignored (known: %s)", words[0], strings.Join(l.env.Providers, ", "))
+		l.log.Warn(at.Line, "no provider %q here, line ignored (known: %s)", words[0], strings.Join(l.env.Providers, ", "))
 		return
 	}
 	name := l.env.Providers[i]
 	if strings.EqualFold(words[1], "default") {
 		if old, ok := l.s.origins["provider default"]; ok {
-			l.log.warn(at.Line, "the default provider was already set in line %d, this line counts", old.Line)
+			l.log.Warn(at.Line, "the default provider was already set in line %d, this line counts", old.Line)
 		}
 		l.s.DefaultProvider = name
 		l.s.origins["provider default"] = at
@@ -256,12 +257,12 @@ func (l *loader) provider(at Origin, words []string) {
 	}
 	prefix, err := strconv.ParseUint(words[1], 0, 64)
 	if err != nil || strings.Contains(words[1], "_") {
-		l.log.warn(at.Line, "provider %s: %q is neither a 64-bit subnet prefix nor \"default\", line ignored", name, words[1])
+		l.log.Warn(at.Line, "provider %s: %q is neither a 64-bit subnet prefix nor \"default\", line ignored", name, words[1])
 		return
 	}
 	for _, r := range l.s.Providers {
 		if r.Prefix == prefix {
-			l.log.warn(at.Line, "subnet prefix %#x already has a provider in line %d, line ignored", prefix, r.Origin.Line)
+			l.log.Warn(at.Line, "subnet prefix %#x already has a provider in line %d, line ignored", prefix, r.Origin.Line)
 			return
 		}
 	}
@@ -273,7 +274,7 @@ func (l *loader) inert() {
 	s, def := l.s, Defaults(l.env.ConfDir, l.env.RunDir)
 	warn := func(name, why string) {
 		if at, ok := s.origins[name]; ok && optionIndex[name].get(s) != optionIndex[name].get(def) {
-			l.log.warn(at.Line, "option %s %s has no effect: %s", name, optionIndex[name].get(s), why)
+			l.log.Warn(at.Line, "option %s %s has no effect: %s", name, optionIndex[name].get(s), why)
 		}
 	}
 	warn("umad_debug_level", "libibumad is not used")
