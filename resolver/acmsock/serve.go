@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package acmsock
+
+import (
+	"syscall"
+
+	"acmd/resolver"
+
+	"golang.org/x/sys/unix"
+)
+
+// read takes what one recv gives and serves it. More is left for the next turn,
+// so that a busy client does not starve others; epoll reports it again.
+func (l *loop) read(c *conn) {
+	had := copy(l.in, c.in)
+	n, errno := recv(c.fd, l.in[had:])
+	switch {
+	case errno == unix.EAGAIN || errno == unix.EINTR:
+		return
+	case errno != 0:
+		l.close(c, ClosedByError)
+		return
+	case n == 0:
+		// The client may have shut down only its sending side: what it asked
+		// for is still answered. A message that it did not complete is not.
+		c.eof = true
+		c.stash(nil)
+		l.run(c, nil)
+		return
+	}
+	l.bytesIn += uint64(n)
+	l.run(c, l.in[:had+n])
+}
+
+// run moves a connection on as far as it goes: replies whose turn has come
+// leave, then the input b is handled until it ends or no reply has a place any
+// more. b may be c.in.
+func (l *loop) run(c *conn, b []byte) {
+	l.pop(c)
+	if len(b) >= HeaderSize {
+		l.now = l.srv.r.Now()
+	}
+	progress := false
+	for !c.closed && !c.stop && len(b) >= HeaderSize && !c.blocked() {
+		n, fault := Frame(b)
+		if fault != FaultNone {
+			l.fault(c, b, fault)
+			break
+		}
+		if n > len(b) {
+			break
+		}
+		l.handle(c, b[:n])
+		b = b[n:]
+		progress = true
+		if len(l.out) >= outLimit {
+			l.flush(c)
+		}
+	}
+	if c.closed {
+		l.out = l.out[:0]
+		return
+	}
+	if !l.flush(c) {
+		return
+	}
+	if c.stop {
+		b = nil
+	}
+	c.stash(b)
+	l.settle(c, progress)
+}
+
+// pop appends the replies whose turn has come to the output. It stops where a
+// reply is still owed, and when the client does not take what it has.
+func (l *loop) pop(c *conn) {
+	for c.head != c.tail && len(c.out) == 0 && !c.closed {
+		s := c.slot(c.head)
+		switch s.state {
+		case slotWaiting:
+			return
+		case slotReady:
+			l.out = append(l.out, s.reply()...)
+			s.long = nil
+		case slotDeferred:
+			l.out = l.query(l.out, s.buf[:s.n])
+		}
+		c.head++
+		if c.zero == c.head {
+			c.zero = 0
+		}
+		if len(l.out) >= outLimit {
+			l.flush(c)
+		}
+	}
+}
+
+// flush writes the output; what the socket does not take is kept in c.out. It
+// returns false if the connection was closed.
+func (l *loop) flush(c *conn) bool {
+	if len(l.out) == 0 || c.closed {
+		l.out = l.out[:0]
+		return !c.closed
+	}
+	if len(c.out) > 0 { // nothing may overtake it
+		c.out = append(c.out, l.out...)
+		l.out = l.out[:0]
+		return true
+	}
+	n, errno := send(c.fd, l.out)
+	switch errno {
+	case 0:
+		l.bytesOut += uint64(n)
+	case unix.EAGAIN, unix.EINTR:
+		n = 0
+	default:
+		l.close(c, writeFailure(errno))
+		l.out = l.out[:0]
+		return false
+	}
+	if n < len(l.out) {
+		c.out = append(c.out, l.out[n:]...)
+	}
+	if cap(l.out) > keepOut {
+		l.out = make([]byte, 0, outLimit+MaxRequest)
+	}
+	l.out = l.out[:0]
+	return true
+}
+
+// write goes on with replies that did not fit before.
+func (l *loop) write(c *conn) {
+	n, errno := send(c.fd, c.out)
+	switch errno {
+	case 0:
+		l.bytesOut += uint64(n)
+	case unix.EAGAIN, unix.EINTR:
+		return
+	default:
+		l.close(c, writeFailure(errno))
+		return
+	}
+	if n < len(c.out) {
+		c.out = append(c.out[:0], c.out[n:]...)
+		return
+	}
+	c.out = c.out[:0]
+	l.timers[timerBlocked].drop(c) // a slow reader is not a blocked one
+	l.run(c, c.in)
+}
+
+// writeFailure tells a client that left from other failures.
+func writeFailure(errno syscall.Errno) CloseReason {
+	if errno == unix.EPIPE || errno == unix.ECONNRESET {
+		return ClosedByClient
+	}
+	return ClosedByError
+}
+
+// settle brings timers and epoll in line with the state of c, or closes it when
+// nothing is left to do. progress tells that a message was completed.
+func (l *loop) settle(c *conn, progress bool) {
+	if c.direct() && (c.stop || c.eof && !c.blocked()) {
+		switch {
+		case c.stop:
+			l.close(c, ClosedFraming)
+		case l.draining:
+			l.close(c, ClosedShutdown)
+		default:
+			l.close(c, ClosedByClient)
+		}
+		return
+	}
+	c.shrink()
+	want := c.wanted()
+	if want != c.events {
+		ev := unix.EpollEvent{Events: want, Fd: c.fd, Pad: c.gen}
+		if err := unix.EpollCtl(l.ep, unix.EPOLL_CTL_MOD, int(c.fd), &ev); err != nil {
+			l.close(c, ClosedByError)
+			return
+		}
+		c.events = want
+	}
+	partial, blocked := &l.timers[timerPartial], &l.timers[timerBlocked]
+	if progress {
+		partial.drop(c)
+	}
+	if want&unix.EPOLLIN != 0 && len(c.in) > 0 {
+		partial.set(c, l.clock())
+	} else {
+		partial.drop(c)
+	}
+	if len(c.out) > 0 {
+		blocked.set(c, l.clock())
+	} else {
+		blocked.drop(c)
+	}
+}
+
+// fault answers a header that frames nothing, after the replies that are owed,
+// and ends parsing.
+func (l *loop) fault(c *conn, b []byte, f Fault) {
+	l.stats.faults[f].add(1)
+	l.overtake(c, b)
+	c.stop = true
+	if c.closed {
+		return
+	}
+	if c.direct() {
+		l.out = appendError(l.out, b, resolver.StatusInvalid)
+		return
+	}
+	s, _ := c.push(b)
+	s.fill(appendError(s.buf[:0], b, resolver.StatusInvalid))
+}
+
+// handle serves one framed request.
+func (l *loop) handle(c *conn, msg []byte) {
+	l.requests++
+	l.overtake(c, msg)
+	if c.closed {
+		return
+	}
+	if opOf(msg) == OpResolve {
+		l.resolve(c, msg)
+		return
+	}
+	if c.direct() {
+		l.out = l.query(l.out, msg)
+		return
+	}
+	// Answered in its turn: it then counts what was answered before it, and an
+	// endpoint reply of 64 KiB need not be kept.
+	s, _ := c.push(msg)
+	s.keep(msg, slotDeferred)
+}
+
+// overtake skips the reply that is owed with tid 0 when another request with
+// tid 0 comes: the client gave up on it, and would take it for the answer to
+// its new question.
+func (l *loop) overtake(c *conn, msg []byte) {
+	if c.zero == 0 || !tidZero(msg) {
+		return
+	}
+	s := c.slot(c.zero - 1)
+	s.state, s.long = slotSkipped, nil
+	c.zero = 0
+	l.stats.superseded.add(1)
+	l.pop(c)
+}
+
+// query answers PERF_QUERY and EP_QUERY.
+func (l *loop) query(b, msg []byte) []byte {
+	if opOf(msg) == OpPerf {
+		extra := l.srv.doorCounters()
+		return appendPerf(b, msg, l.srv.r, &extra)
+	}
+	return appendEndpoint(b, msg, l.srv.r)
+}
+
+// resolve answers a RESOLVE at once or hands it to the engine.
+func (l *loop) resolve(c *conn, msg []byte) {
+	q := &l.q
+	st := ParseRequest(msg, q)
+	if st == resolver.StatusSuccess && q.Kind == resolver.ByPath && !q.Src.IsZero() {
+		st = l.pathSource(q)
+	}
+	r := l.srv.r
+	switch {
+	case st != resolver.StatusSuccess:
+		l.stats.bodyErrors.add(1)
+		l.refuse(c, msg, st)
+	case r.Lookup(q, l.now, &l.a):
+		l.answer(c, msg)
+	case l.srv.pending.Load() >= int64(l.srv.cfg.MaxPending):
+		l.stats.refused.add(1)
+		l.refuse(c, msg, resolver.StatusNoMemory)
+	default:
+		s, seq := c.push(msg)
+		s.keep(msg, slotWaiting)
+		s.sa = q.Kind == resolver.AskSA
+		c.waiting++
+		l.srv.pending.Add(1)
+		r.Resolve(q, seq, c)
+	}
+}
+
+// answer places the reply that Lookup gave.
+func (l *loop) answer(c *conn, msg []byte) {
+	var s *slot
+	b := l.out
+	if !c.direct() {
+		s, _ = c.push(msg)
+		b = s.buf[:0]
+	}
+	if l.q.Kind == resolver.AskSA {
+		b = appendSAReply(b, msg, l.a.Status, &l.a)
+	} else {
+		b = appendAnswer(b, msg, &l.a)
+	}
+	l.place(s, b)
+}
+
+// refuse places a failure that the door found.
+func (l *loop) refuse(c *conn, msg []byte, st resolver.Status) {
+	var s *slot
+	b := l.out
+	if !c.direct() {
+		s, _ = c.push(msg)
+		b = s.buf[:0]
+	}
+	if l.q.Kind == resolver.AskSA {
+		b = appendSAReply(b, msg, st, nil)
+	} else {
+		b = appendError(b, msg, st)
+	}
+	l.place(s, b)
+}
+
+func (l *loop) place(s *slot, b []byte) {
+	if s == nil {
+		l.out = b
+	} else {
+		s.fill(b)
+	}
+}
+
+// pathSource turns the source address that was given with a GID or LID
+// destination into the path's own source.
+func (l *loop) pathSource(q *resolver.Query) resolver.Status {
+	ep := l.srv.r.BySource(&q.Src)
+	if ep == nil {
+		return resolver.StatusSrcAddr
+	}
+	gid := ep.GID
+	for i := range ep.Addrs {
+		if a := &ep.Addrs[i]; a.Addr == q.Src && !a.GID.IsZero() {
+			gid = a.GID
+		}
+	}
+	q.Path.SetSGID(gid)
+	q.Path.SetPKey(ep.PKey)
+	q.Src = resolver.Addr{}
+	return resolver.StatusSuccess
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package acmsock
+
+import "sync/atomic"
+
+// CloseReason says why a connection ended.
+type CloseReason uint8
+
+const (
+	ClosedByClient  CloseReason = iota // end of file or hang-up
+	ClosedByError                      // reset, or a write that failed
+	ClosedPartial                      // message not completed in time
+	ClosedBlocked                      // replies not taken in time
+	ClosedFraming                      // no valid message header
+	ClosedShutdown                     // the server ended
+	numCloseReasons = iota
+)
+
+func (r CloseReason) String() string {
+	return [...]string{"client", "error", "partial", "blocked", "framing", "shutdown"}[r]
+}
+
+// RejectReason says why a connection was closed as soon as it was accepted.
+type RejectReason uint8
+
+const (
+	RejectedClients     RejectReason = iota // max_clients reached
+	RejectedUser                            // bound of one user reached
+	RejectedDescriptors                     // no descriptor left
+	RejectedKernel                          // the kernel refused to register it
+	numRejectReasons    = iota
+)
+
+func (r RejectReason) String() string {
+	return [...]string{"clients", "user", "descriptors", "kernel"}[r]
+}
+
+// Stats is a reading of the server's counters. They never go back, apart from
+// Open and Pending.
+type Stats struct {
+	Open     int64 // connections now
+	Pending  int64 // questions in the engine now, also of clients that left
+	Accepted uint64
+	Rejected [numRejectReasons]uint64 // by RejectReason
+	Closed   [numCloseReasons]uint64  // by CloseReason
+
+	Requests   uint64 // framed requests
+	BytesIn    uint64
+	BytesOut   uint64
+	Faults     [numFaults]uint64 // by Fault
+	BodyErrors uint64            // RESOLVE requests refused by the parser
+	Refused    uint64            // refused because too many questions wait
+	Superseded uint64            // requests with tid 0 overtaken by another
+	Paused     uint64            // times that accepting had to pause
+}
+
+// cell is a counter with one writer, the loop, and any number of readers.
+type cell struct{ v atomic.Uint64 }
+
+func (c *cell) add(n uint64) { c.v.Store(c.v.Load() + n) }
+
+// loopStats is the part of [Stats] that one loop counts.
+type loopStats struct {
+	requests, bytesIn, bytesOut cell
+	accepted, paused            cell
+	rejected                    [numRejectReasons]cell
+	closed                      [numCloseReasons]cell
+	faults                      [numFaults]cell
+	bodyErrors, refused         cell
+	superseded                  cell
+}
+
+// Stats reads the counters; safe for concurrent use.
+func (s *Server) Stats() Stats {
+	out := Stats{Open: s.open.Load(), Pending: s.pending.Load()}
+	for _, l := range s.loops {
+		c := &l.stats
+		out.Requests += c.requests.v.Load()
+		out.BytesIn += c.bytesIn.v.Load()
+		out.BytesOut += c.bytesOut.v.Load()
+		out.Accepted += c.accepted.v.Load()
+		out.Paused += c.paused.v.Load()
+		out.BodyErrors += c.bodyErrors.v.Load()
+		out.Refused += c.refused.v.Load()
+		out.Superseded += c.superseded.v.Load()
+		for i := range c.rejected {
+			out.Rejected[i] += c.rejected[i].v.Load()
+		}
+		for i := range c.closed {
+			out.Closed[i] += c.closed[i].v.Load()
+		}
+		for i := range c.faults {
+			out.Faults[i] += c.faults[i].v.Load()
+		}
+	}
+	return out
+}
