@@ -34,8 +34,16 @@ type Provider interface {
 type ProviderDevice interface {
 	// OpenPort is called when a port becomes active, and again after a change of
 	// its LID or GID 0.
-	OpenPort(port *transport.PortInfo) (ProviderPort, error)
+	OpenPort(port *OpenPort) (ProviderPort, error)
 	Close()
+}
+
+// OpenPort is what a provider gets of a port. SA stays open until after the
+// provider's port was closed.
+type OpenPort struct {
+	Device string
+	Info   transport.PortInfo
+	SA     SA
 }
 
 // ProviderPort is an open port.
@@ -81,6 +89,7 @@ type Ask struct {
 	Refresh bool
 
 	slot uint16 // of the cache key: endpoint and source GID
+	port *portView
 	step *stepMark
 }
 
@@ -96,7 +105,10 @@ type Resolution struct {
 	// Lifetime bounds how long the answer may be kept; 0: as configured.
 	Lifetime time.Duration
 
-	since *epochs // what the answer is based on began at these points, if older
+	// Where the answer rests on something older than the flight: the time and the
+	// point in the order of invalidations at which that began. asked 0: it does not.
+	asked int64
+	since cache.Epoch
 }
 
 // Step names a part of a lookup.
@@ -126,6 +138,3 @@ func (m *stepMark) set(s Step) {
 		m.Store(uint32(s))
 	}
 }
-
-// epochs are points in the order of invalidations of both caches.
-type epochs struct{ path, addr cache.Epoch }

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package resolver
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"acmd/cache"
+	"acmd/mad/sa"
+	"acmd/mad/transport"
+)
+
+// builtin is the provider "ibacmp": the configured address sources, then the SA.
+// It needs nothing opened beyond the SA client that the engine brings.
+type builtin struct{ e *Engine }
+
+type builtinPort struct {
+	e  *Engine
+	sa SA
+}
+
+type builtinEndpoint struct {
+	e   *Engine
+	sa  SA
+	row counterRow
+}
+
+type builtinAddress struct{}
+
+func (b *builtin) Name() string                                         { return DefaultProviderName }
+func (b *builtin) OpenDevice(*transport.Device) (ProviderDevice, error) { return b, nil }
+func (b *builtin) Close()                                               {}
+func (b *builtin) OpenPort(p *OpenPort) (ProviderPort, error)           { return &builtinPort{b.e, p.SA}, nil }
+
+func (p *builtinPort) Close()                          {}
+func (p *builtinPort) HandleEvent(transport.EventType) {}
+func (p *builtinPort) OpenEndpoint(ep *Endpoint) (ProviderEndpoint, error) {
+	return &builtinEndpoint{p.e, p.sa, p.e.counters.row(1 + int(ep.Slot))}, nil
+}
+
+func (x *builtinEndpoint) Close()                 {}
+func (x *builtinEndpoint) Perf() (Counters, bool) { return Counters{}, false }
+func (x *builtinEndpoint) AddAddress(*LocalAddr) (ProviderAddress, error) {
+	return builtinAddress{}, nil
+}
+func (builtinAddress) Remove() {}
+
+// Query implements [ProviderEndpoint].
+func (x *builtinEndpoint) Query(mask sa.ComponentMask, path *sa.PathRecord, done func(SAResult)) {
+	x.sa.Path(mask, path, done)
+}
+
+// Resolve implements [ProviderEndpoint].
+func (x *builtinEndpoint) Resolve(ask *Ask, done func(*Resolution)) {
+	switch ask.Dst.Kind {
+	case 0: // a path
+		x.route(ask, ask.Mask, &ask.Path, done)
+	case cache.KindGID:
+		x.routeTo(ask, &Location{GID: [16]byte(ask.Dst.Data[:16])}, done)
+	case cache.KindLID:
+		x.routeTo(ask, &Location{LID: lidOf(ask.Dst.Bytes())}, done)
+	default:
+		x.address(ask, done)
+	}
+}
+
+// addressStep is one run through the address sources.
+type addressStep struct {
+	x     *builtinEndpoint
+	ask   *Ask
+	done  func(*Resolution)
+	key   cache.Key
+	since cache.Epoch
+	next  int
+	errs  []error
+}
+
+// address finds where the destination is: a remembered answer of another node,
+// else the sources in order.
+func (x *builtinEndpoint) address(ask *Ask, done func(*Resolution)) {
+	ask.step.set(StepAddress)
+	s := &addressStep{x: x, ask: ask, done: done, key: cache.MakeKey(ask.slot, ask.Dst.Kind, ask.Dst.Bytes()),
+		since: x.e.addrs.Epoch()}
+	var rec sa.PathRecord
+	if m, ok := x.e.addrs.Get(&s.key, x.e.Now(), (*[64]byte)(&rec)); ok {
+		x.row.add(0, CounterAddrCache, 1)
+		x.known(ask, &Location{GID: rec.DGID(), LID: rec.DLID(), Source: SourceACM, Expiry: remaining(m.Deadline, x.e.Now())}, s)
+		return
+	}
+	s.step()
+}
+
+func remaining(deadline, now int64) time.Duration {
+	if deadline == math.MaxInt64 {
+		return 0
+	}
+	return time.Duration(max(deadline-now, 1))
+}
+
+// step asks the next source. The deadline is the engine's too: a source that
+// forgets its callback is not waited for.
+func (s *addressStep) step() {
+	e := s.x.e
+	if s.next >= len(e.cfg.Sources) {
+		s.fail()
+		return
+	}
+	src := e.cfg.Sources[s.next]
+	s.next++
+	if src.Name() == SourceACM {
+		s.x.row.add(0, CounterAddrQuery, 1)
+	}
+	deadline := time.Now().Add(e.cfg.AddressDeadline)
+	var called atomic.Bool
+	guard := time.AfterFunc(e.cfg.AddressDeadline+time.Second, func() {
+		if called.CompareAndSwap(false, true) {
+			s.answered(src, Location{}, fmt.Errorf("%s: %w by the deadline", src.Name(), ErrTimeout))
+		}
+	})
+	src.Locate(s.ask.Endpoint, &s.ask.Src, &s.ask.Dst, deadline, func(l Location, err error) {
+		if called.CompareAndSwap(false, true) {
+			guard.Stop()
+			s.answered(src, l, err)
+		}
+	})
+}
+
+// answered takes the outcome of one source.
+func (s *addressStep) answered(src AddressSource, l Location, err error) {
+	if err == nil && l.Route == nil && l.GID.IsZero() && l.LID == 0 {
+		err = fmt.Errorf("%s: answer without an address: %w", src.Name(), ErrUnknown)
+	}
+	if err != nil {
+		s.errs = append(s.errs, err)
+		s.step()
+		return
+	}
+	if src.Name() == SourceACM {
+		s.keep(&l)
+	} else if l.Route == nil {
+		s.x.row.add(0, CounterAddrCache, 1)
+	}
+	s.x.known(s.ask, &l, s)
+}
+
+// keep remembers what another node told for the address lifetime, so that paths
+// are refreshed without asking all nodes again.
+func (s *addressStep) keep(l *Location) {
+	e := s.x.e
+	life := e.cfg.AddrTimeout
+	if l.Expiry > 0 {
+		life = min(life, l.Expiry)
+	}
+	if e.cfg.AddrTimeout == 0 {
+		return
+	}
+	var rec sa.PathRecord
+	rec.SetDGID(l.GID)
+	rec.SetDLID(l.LID)
+	m := cache.Meta{Deadline: addSaturated(e.Now(), int64(life)), Refresh: math.MaxInt64, Scope: s.ask.port.scopeOf(s.ask.SGID)}
+	e.addrs.Put(&s.key, (*[64]byte)(&rec), m, s.since)
+}
+
+// fail ends the step when no source had an answer. The most telling kind of
+// failure decides the status: somebody who did not answer, a bound, a port that
+// is down, and only then "nobody knows".
+func (s *addressStep) fail() {
+	st := StatusNoData
+	for _, err := range s.errs {
+		k := kindOf(err, StatusNoData)
+		if st == StatusNoData || k == StatusTimedOut {
+			st = k
+		}
+	}
+	err := errors.Join(s.errs...)
+	if len(s.errs) == 0 {
+		err = errNoSources
+	}
+	s.done(&Resolution{Status: st, Step: StepAddress, Err: stepError(StepAddress, err)})
+}
+
+var errNoSources = errors.New("no source is configured")
+
+// known goes on with an address: with the route that came with it, or to the
+// route step. A client is answered only once the route is there (field case 25).
+func (x *builtinEndpoint) known(ask *Ask, l *Location, s *addressStep) {
+	if l.Route != nil {
+		s.done(&Resolution{Path: *l.Route, Origin: l.Origin, Lifetime: l.Expiry})
+		return
+	}
+	x.routeTo(ask, l, func(r *Resolution) {
+		if r.Status == StatusNoData {
+			x.e.addrs.Delete(&s.key) // it may have moved: ask again next time
+		}
+		if l.Expiry > 0 {
+			r.Lifetime = l.Expiry
+		}
+		s.done(r)
+	})
+}
+
+// stepError says which step failed.
+func stepError(s Step, err error) error { return &failure{s, err} }
+
+type failure struct {
+	step Step
+	err  error
+}
+
+func (f *failure) Error() string { return f.step.String() + ": " + oneLine(f.err) }
+func (f *failure) Unwrap() error { return f.err }
+
+// oneLine writes joined errors on one line.
+func oneLine(err error) string {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return err.Error()
+	}
+	text := ""
+	for i, e := range joined.Unwrap() {
+		if i > 0 {
+			text += "; "
+		}
+		text += oneLine(e)
+	}
+	return text
+}

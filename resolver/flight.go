@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package resolver
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"acmd/cache"
+	"acmd/mad/sa"
+)
+
+// maxAttempts bounds how often a flight asks again because what it learned was
+// invalidated meanwhile.
+const maxAttempts = 4
+
+// flight is one lookup under way for all who ask the same. Its fields belong to
+// the table's mutex, except ask and since, which are fixed while an attempt runs.
+type flight struct {
+	key      cache.Key
+	q        Query // with the source that was chosen
+	ev       *epView
+	scope    cache.Scope
+	ask      *Ask
+	since    cache.Epoch // before the attempt looked at anything
+	asked    int64
+	mark     stepMark
+	attempts int
+	filed    bool // in the table under key
+	over     bool
+
+	refresh bool  // nobody waited when it began: a known path is checked
+	shun    int64 // until then new askers are told what its first waiters were told
+	waiters waiterList
+}
+
+// waiter is one query that waits. It is in its flight's list and in the queue of
+// deadlines.
+type waiter struct {
+	w        Waiter
+	tag      uint64
+	flight   *flight
+	deadline int64
+	src      Addr // to be told, when the engine chose it
+	joined   bool // somebody else's flight
+	hint     uintptr
+	row      counterRow // of the endpoint when it asked
+
+	next, prev       *waiter // of the flight
+	laterD, earlierD *waiter // in order of deadlines
+}
+
+type waiterList struct{ head, tail *waiter }
+
+func (l *waiterList) push(w *waiter) {
+	w.prev = l.tail
+	if l.tail == nil {
+		l.head = w
+	} else {
+		l.tail.next = w
+	}
+	l.tail = w
+}
+
+func (l *waiterList) remove(w *waiter) {
+	if w.prev == nil {
+		l.head = w.next
+	} else {
+		w.prev.next = w.next
+	}
+	if w.next == nil {
+		l.tail = w.prev
+	} else {
+		w.next.prev = w.prev
+	}
+	w.next, w.prev = nil, nil
+}
+
+// flightTable has the flights by key, and the waiters in order of deadlines,
+// which is that of arrival: all have the same time.
+type flightTable struct {
+	e        *Engine
+	mu       sync.Mutex
+	m        map[cache.Key]*flight
+	loose    map[*flight]struct{} // SA queries, which nobody can join
+	inFlight int
+	waiting  int
+	first    *waiter
+	last     *waiter
+	timer    *time.Timer
+	closed   bool
+}
+
+func (t *flightTable) init(e *Engine) {
+	t.e, t.m, t.loose = e, map[cache.Key]*flight{}, map[*flight]struct{}{}
+	t.timer = time.AfterFunc(time.Hour, t.expire)
+	t.timer.Stop()
+}
+
+// addWaiter puts a waiter onto a flight. Called with the mutex.
+func (t *flightTable) addWaiter(f *flight, w *waiter) {
+	w.flight = f
+	w.deadline = t.e.Now() + int64(t.e.cfg.RequestTimeout)
+	f.waiters.push(w)
+	w.earlierD = t.last
+	if t.last == nil {
+		t.first = w
+		t.timer.Reset(t.e.cfg.RequestTimeout)
+	} else {
+		t.last.laterD = w
+	}
+	t.last = w
+	t.waiting++
+}
+
+// dropDeadline takes a waiter out of the queue of deadlines. Called with the
+// mutex. The timer may fire early for it; expire sets it anew.
+func (t *flightTable) dropDeadline(w *waiter) {
+	if w.earlierD == nil {
+		t.first = w.laterD
+	} else {
+		w.earlierD.laterD = w.laterD
+	}
+	if w.laterD == nil {
+		t.last = w.earlierD
+	} else {
+		w.laterD.earlierD = w.earlierD
+	}
+	w.laterD, w.earlierD = nil, nil
+	t.waiting--
+}
+
+// takeWaiters detaches all waiters of a flight. Called with the mutex.
+func (t *flightTable) takeWaiters(f *flight) (head *waiter) {
+	head = f.waiters.head
+	for w := head; w != nil; w = w.next {
+		t.dropDeadline(w)
+	}
+	f.waiters = waiterList{}
+	return head
+}
+
+// end takes a flight out of the table. Called with the mutex.
+func (t *flightTable) end(f *flight) {
+	if f.filed {
+		delete(t.m, f.key)
+	}
+	delete(t.loose, f)
+	f.filed, f.over = false, true
+	t.inFlight--
+}
+
+// expire tells waiters whose time is over. Their flights go on; for the negative
+// lifetime, who asks the same is told the same at once (field case 3).
+func (t *flightTable) expire() {
+	t.mu.Lock()
+	now := t.e.Now()
+	var head, tail *waiter
+	for w := t.first; w != nil && w.deadline <= now; w = t.first {
+		t.dropDeadline(w)
+		w.flight.waiters.remove(w)
+		if n := t.e.cfg.NegativeTimeout; n > 0 {
+			w.flight.shun = now + int64(n)
+		}
+		if tail == nil {
+			head = w
+		} else {
+			tail.next = w
+		}
+		tail = w
+	}
+	if t.first != nil && !t.closed {
+		t.timer.Reset(time.Duration(t.first.deadline - now))
+	}
+	t.mu.Unlock()
+	for w := head; w != nil; {
+		next := w.next
+		t.e.stats.late.Add(1)
+		a := Answer{Status: StatusTimedOut, Err: errLate[w.flight.mark.Load()]}
+		if w.flight.q.Kind == AskSA {
+			a.Path = w.flight.q.Path
+		}
+		t.e.tell(w, &a)
+		w = next
+	}
+}
+
+// close answers everybody and refuses what comes later.
+func (t *flightTable) close() {
+	t.mu.Lock()
+	t.closed = true
+	t.timer.Stop()
+	var heads []*waiter
+	all := make([]*flight, 0, len(t.m)+len(t.loose))
+	for _, f := range t.m {
+		all = append(all, f)
+	}
+	for f := range t.loose {
+		all = append(all, f)
+	}
+	for _, f := range all {
+		if w := t.takeWaiters(f); w != nil {
+			heads = append(heads, w)
+		}
+		t.end(f)
+	}
+	t.mu.Unlock()
+	for _, w := range heads {
+		t.e.tellAll(w, &Answer{Status: StatusNotConn, Err: errClosed})
+	}
+}
+
+// tellAll answers a chain of waiters with copies of a.
+func (e *Engine) tellAll(head *waiter, a *Answer) {
+	for w := head; w != nil; {
+		next := w.next
+		c := *a
+		e.tell(w, &c)
+		w = next
+	}
+}
+
+// tell counts and answers one waiter.
+func (e *Engine) tell(w *waiter, a *Answer) {
+	a.Src = w.src
+	if a.Status == StatusSuccess && w.joined {
+		w.row.add(w.hint, CounterRouteCache, 1)
+	}
+	w.row.countFailure(w.hint, a.Status)
+	w.w.Answered(w.tag, a)
+}
+
+// Resolve implements [Resolver].
+func (e *Engine) Resolve(q *Query, tag uint64, w Waiter) {
+	since := e.cache.Epoch() // before the snapshot, see apply
+	t := e.topo.Load()
+	now := e.Now()
+	var a Answer
+	var tg target
+	out := e.target(t, q, now, &tg, &a)
+	chosen := q.Src.IsZero()
+	if out == askSource {
+		src, err := e.chooseSource(&q.Dst, now)
+		if err != nil {
+			out = a.refuse(StatusSrcAddr, err)
+		} else {
+			named := *q
+			named.Src = src
+			out = e.target(t, &named, now, &tg, &a)
+		}
+	}
+	if out == failed {
+		e.countCore(q, &a)
+		w.Answered(tag, &a)
+		return
+	}
+	f := &flight{key: tg.key, q: *q, ev: tg.ev, scope: tg.scope, since: since, asked: now}
+	nw := &waiter{w: w, tag: tag, hint: shardHint(&a), row: tg.ev.row}
+	if q.Kind == ByAddress {
+		f.q.Src = *tg.src
+		if chosen {
+			nw.src = *tg.src
+		}
+	}
+	if q.Kind == AskSA {
+		e.counters.core.add(nw.hint, CounterResolve, 1) // an endpoint counts no SA queries here
+		e.askSA(f, nw)
+		return
+	}
+	tg.ev.row.add(nw.hint, CounterResolve, 1)
+	f.ask = e.askOf(q, &tg, f)
+	a.Src = nw.src
+	e.join(t, f, nw, &tg, now, &a)
+}
+
+// askOf makes the question to the provider.
+func (e *Engine) askOf(q *Query, tg *target, f *flight) *Ask {
+	ask := &Ask{Endpoint: tg.ev.ep, SGID: tg.sgid, Refresh: f.refresh, slot: tg.slot, port: tg.ev.port, step: &f.mark}
+	if q.Kind == ByAddress {
+		ask.Src, ask.Dst = f.q.Src, q.Dst
+	}
+	ask.Path = fillPath(tg, &q.Path)
+	if q.Kind == ByAddress {
+		ask.Path = fillPath(tg, &sa.PathRecord{})
+	}
+	ask.Mask = maskOf(&ask.Path)
+	return ask
+}
+
+// join puts a waiter onto the flight for its key, and starts f if there is none.
+// The cache is looked at once more under the mutex, since flights publish under
+// it: so a key is never asked for twice in a row.
+func (e *Engine) join(t *topology, f *flight, w *waiter, tg *target, now int64, a *Answer) {
+	ft := &e.flights
+	ft.mu.Lock()
+	cur := ft.m[f.key]
+	start := false
+	verdict := func(s Status, err error) {
+		ft.mu.Unlock()
+		a.Status, a.Err, a.Path = s, err, sa.PathRecord{}
+		a.Core = s == StatusNoMemory || s == StatusNotConn // nobody was asked
+		tg.ev.row.countFailure(w.hint, s)
+		if start {
+			e.run(f)
+		}
+		w.w.Answered(w.tag, a)
+	}
+	if ft.closed {
+		verdict(StatusNotConn, errClosed)
+		return
+	}
+	if cur == nil {
+		if e.answerNow(t, &f.q, tg, now, a) {
+			ft.mu.Unlock()
+			if a.Status == StatusSuccess {
+				tg.ev.row.add(w.hint, CounterRouteCache, 1)
+			}
+			tg.ev.row.countFailure(w.hint, a.Status)
+			w.w.Answered(w.tag, a)
+			return
+		}
+		if ft.inFlight >= e.cfg.MaxFlights {
+			e.stats.refused.Add(1)
+			verdict(StatusNoMemory, errFlights)
+			return
+		}
+		cur, start = f, true
+		ft.file(f)
+	}
+	switch {
+	case f.q.NoDelay:
+		verdict(StatusNoData, errNoDelay)
+	case cur.shun > now:
+		verdict(StatusTimedOut, errRemembered[cur.mark.Load()])
+	case ft.waiting >= e.cfg.MaxWaiters:
+		e.stats.refused.Add(1)
+		verdict(StatusNoMemory, errWaiters)
+	default:
+		w.joined = !start
+		ft.addWaiter(cur, w)
+		ft.mu.Unlock()
+		if start {
+			e.run(f)
+		} else {
+			e.stats.joined.Add(1)
+		}
+	}
+}
+
+// file enters a flight. Called with the mutex.
+func (t *flightTable) file(f *flight) {
+	t.m[f.key] = f
+	f.filed = true
+	t.inFlight++
+	t.e.stats.started.Add(1)
+}
+
+// run asks the provider. A second call of its callback is ignored.
+func (e *Engine) run(f *flight) {
+	var called atomic.Bool
+	f.ev.prov.Resolve(f.ask, func(r *Resolution) {
+		if called.CompareAndSwap(false, true) {
+			e.complete(f, r)
+		}
+	})
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package resolver
+
+import (
+	"math"
+	"sync"
+
+	"acmd/cache"
+	"acmd/mad"
+	"acmd/mad/sa"
+)
+
+// routeKey is what a route flight is for: all spellings of a destination end in
+// the same question to the SA.
+type routeKey struct {
+	endpoint   uint16
+	sgid, dgid mad.GID
+}
+
+// routeFlight is one path query under way for all who need that route.
+type routeFlight struct {
+	key   routeKey
+	since cache.Epoch
+	asked int64
+	done  []func(*routeFlight, *SAResult)
+}
+
+// routeTable has the route flights. There is at most one per flight of the
+// flight table, which bounds it.
+type routeTable struct {
+	mu sync.Mutex
+	m  map[routeKey]*routeFlight
+}
+
+func (t *routeTable) init() { t.m = map[routeKey]*routeFlight{} }
+
+// routeTo asks for the route to an address that the address step found.
+func (x *builtinEndpoint) routeTo(ask *Ask, l *Location, done func(*Resolution)) {
+	path := ask.Path
+	path.SetDGID(l.GID)
+	if l.GID.IsZero() {
+		path.SetDLID(l.LID)
+	}
+	x.route(ask, maskOf(&path), &path, done)
+}
+
+// route is the route step. A path to a GID that constrains nothing else is asked
+// for once, whoever needs it, and is kept under the GID as well, so that the next
+// spelling of the destination finds it.
+func (x *builtinEndpoint) route(ask *Ask, mask sa.ComponentMask, path *sa.PathRecord, done func(*Resolution)) {
+	ask.step.set(StepRoute)
+	e := x.e
+	if !plainGID(ask, path) {
+		since, asked := e.cache.Epoch(), e.Now()
+		x.askRoute(ask, mask, path, func(r *SAResult) { done(routeResult(r, asked, since)) })
+		return
+	}
+	gidKey := cache.MakeKey(ask.slot, cache.KindGID, path[8:24])
+	if r := x.knownRoute(ask, &gidKey); r != nil {
+		done(r)
+		return
+	}
+	scope := ask.port.scopeOf(ask.SGID)
+	key := routeKey{ask.Endpoint.Slot, ask.SGID, path.DGID()}
+	finish := func(f *routeFlight, r *SAResult) {
+		res := routeResult(r, f.asked, f.since)
+		if res.Status == StatusSuccess && ask.Dst.Kind != 0 && ask.Dst.Kind != cache.KindGID {
+			m := cache.Meta{Scope: scope, Origin: uint8(OriginSA)}
+			m.Deadline, m.Refresh = e.lifetimes(f.asked, res)
+			if m.Deadline > f.asked {
+				e.cache.Put(&gidKey, (*[64]byte)(&res.Path), m, f.since)
+			}
+		}
+		done(res)
+	}
+	t := &e.routes
+	t.mu.Lock()
+	since := e.cache.Epoch()
+	// A question from before an invalidation cannot answer one from after it.
+	if f := t.m[key]; f != nil && f.since == since {
+		f.done = append(f.done, finish)
+		t.mu.Unlock()
+		e.stats.routeShared.Add(1)
+		return
+	}
+	f := &routeFlight{key: key, since: since, asked: e.Now(), done: []func(*routeFlight, *SAResult){finish}}
+	t.m[key] = f
+	t.mu.Unlock()
+	x.askRoute(ask, mask, path, func(r *SAResult) {
+		t.mu.Lock()
+		if t.m[key] == f {
+			delete(t.m, key)
+		}
+		all := f.done
+		f.done = nil
+		t.mu.Unlock()
+		for _, g := range all {
+			g(f, r)
+		}
+	})
+}
+
+// plainGID tells a query for the path to a GID that has only what is always
+// filled in, from the source GID that the key's slot stands for.
+func plainGID(ask *Ask, path *sa.PathRecord) bool {
+	const plain = sa.PathDGID | sa.PathSGID | sa.PathSLID | sa.PathPKey | sa.PathReversible | sa.PathNumPath
+	if path.DGID().IsZero() || maskOf(path)&^plain != 0 || path.SLID() != ask.port.info.LID {
+		return false
+	}
+	return ask.slot != ask.Endpoint.Slot || ask.SGID == ask.port.sourceGID(path.DGID())
+}
+
+// knownRoute finds the route that another spelling of the destination led to, if
+// it is fresh. For a refresh it must be from the last half of the refresh age,
+// and nothing from before a flush of destinations counts.
+func (x *builtinEndpoint) knownRoute(ask *Ask, key *cache.Key) *Resolution {
+	e := x.e
+	if ask.Dst.Kind == 0 || ask.Dst.Kind == cache.KindGID || e.cfg.AddrTimeout == 0 {
+		return nil // the flight has looked there
+	}
+	r := &Resolution{}
+	since, now := e.cache.Epoch(), e.Now()
+	m, ok := e.cache.Get(key, now, (*[64]byte)(&r.Path))
+	if !ok || m.Status != 0 || now >= m.Refresh || m.Refresh < ask.port.state.staleUntil.Load() {
+		return nil
+	}
+	flushed := e.destFlushed.Load()
+	if m.Refresh == math.MaxInt64 { // no age to tell
+		if flushed != 0 || ask.Refresh {
+			return nil
+		}
+		r.Origin, r.asked, r.since = Origin(m.Origin), now, since
+		return r
+	}
+	asked := m.Refresh - e.refreshAge
+	if asked <= flushed || ask.Refresh && now-asked > e.refreshAge/2 {
+		return nil
+	}
+	r.Origin, r.asked, r.since = Origin(m.Origin), asked, since
+	return r
+}
+
+// askRoute sends one path query.
+func (x *builtinEndpoint) askRoute(ask *Ask, mask sa.ComponentMask, path *sa.PathRecord, done func(*SAResult)) {
+	x.e.stats.routeAsks.Add(1)
+	x.row.add(uintptr(ask.slot), CounterRouteQuery, 1)
+	x.sa.Path(mask, path, func(r SAResult) { done(&r) })
+}
+
+// routeResult turns the outcome of a path query into a resolution.
+func routeResult(r *SAResult, asked int64, since cache.Epoch) *Resolution {
+	st, err := saFailure(r)
+	if st != StatusSuccess {
+		return &Resolution{Status: st, Step: StepRoute, Err: stepError(StepRoute, err), asked: asked, since: since}
+	}
+	return &Resolution{Path: r.Path, Origin: OriginSA, asked: asked, since: since}
+}
+
+func lidOf(b []byte) mad.LID { return mad.LID(b[0])<<8 | mad.LID(b[1]) }
