@@ -167,6 +167,11 @@ func (f *Fabric) SetPKeys(node int, keys []mad.PKey) error {
 		}
 		return nil
 	})
+	if err == nil {
+		t := f.groups.Load().clone()
+		t.addPeers(f, keys)
+		f.groups.Store(t)
+	}
 	f.mu.Unlock()
 	if err != nil {
 		return err

@@ -9,7 +9,6 @@ import (
 	"sort"
 
 	"acmd/mad"
-	"acmd/mad/acm"
 	"acmd/mad/sa"
 )
 
@@ -88,21 +87,31 @@ func (f *Fabric) newGroups(w *world) *groupTable {
 	t := &groupTable{byMGID: map[mad.GID]*group{}, byMLID: map[mad.LID]*group{}}
 	broadcast := mad.GID{0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 12: 0xff, 13: 0xff, 14: 0xff, 15: 0xff}
 	t.begin(broadcast, mad.DefaultPKey, ipoibQK)
-	if f.cfg.Silent >= f.cfg.Nodes-1 {
-		return t // nobody made an ACM group
-	}
 	for _, keys := range w.pkeys {
-		for _, k := range keys {
-			mgid := acm.MGID(k, 0, acmRate, acmMTU)
-			if k.IsValid() && t.byMGID[mgid] == nil && len(t.byMGID) < maxGroups {
-				t.begin(mgid, k.Full(), mad.WellKnownQKey)
-			}
-		}
+		t.addPeers(f, keys)
 	}
 	return t
 }
 
-// begin enters a permanent group; only newGroups may write to the table.
+// addPeers enters the ACM groups of some partitions, as far as they are missing,
+// into a table that nobody else has yet.
+func (t *groupTable) addPeers(f *Fabric, keys []mad.PKey) {
+	if f.cfg.Silent >= f.cfg.Nodes-1 {
+		return // nobody is there to make an ACM group
+	}
+	for _, k := range keys {
+		mgid := ACMGroup(k)
+		if k.IsValid() && t.byMGID[mgid] == nil && len(t.byMGID) < maxGroups {
+			t.begin(mgid, k.Full(), mad.WellKnownQKey)
+		}
+	}
+}
+
+func (t *groupTable) clone() *groupTable {
+	return &groupTable{byMGID: maps.Clone(t.byMGID), byMLID: maps.Clone(t.byMLID)}
+}
+
+// begin enters a permanent group into a table that nobody else has yet.
 func (t *groupTable) begin(mgid mad.GID, key mad.PKey, qkey mad.QKey) {
 	g := &group{mgid: mgid, mlid: t.freeMLID(), permanent: true}
 	g.rec.SetMGID(mgid)
@@ -127,8 +136,7 @@ func (t *groupTable) freeMLID() mad.LID {
 
 // put replaces or, with g nil, removes a group. The caller holds f.mu.
 func (f *Fabric) putGroup(mgid mad.GID, g *group) {
-	old := f.groups.Load()
-	t := &groupTable{byMGID: maps.Clone(old.byMGID), byMLID: maps.Clone(old.byMLID)}
+	t := f.groups.Load().clone()
 	if was := t.byMGID[mgid]; was != nil {
 		delete(t.byMGID, mgid)
 		delete(t.byMLID, was.mlid)

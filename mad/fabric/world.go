@@ -3,6 +3,7 @@
 package fabric
 
 import (
+	"encoding/binary"
 	"maps"
 	"slices"
 
@@ -50,6 +51,7 @@ func (f *Fabric) newWorld() (*world, error) {
 	for i := range w.byLID {
 		w.byLID[i] = -1
 	}
+	tables := map[string]uint16{}
 	for node := range c.Nodes {
 		var keys []mad.PKey
 		if c.PKeys != nil {
@@ -58,9 +60,14 @@ func (f *Fabric) newWorld() (*world, error) {
 		if len(keys) == 0 {
 			keys = []mad.PKey{mad.DefaultPKey}
 		}
-		table, err := w.table(keys)
-		if err != nil {
-			return nil, err
+		text := keyText(keys)
+		table, known := tables[text]
+		if !known {
+			var err error
+			if table, err = w.table(keys); err != nil {
+				return nil, err
+			}
+			tables[text] = table
 		}
 		for num := uint8(1); int(num) <= c.Ports; num++ {
 			i := f.index(node, num)
@@ -123,6 +130,15 @@ func (w *world) table(keys []mad.PKey) (uint16, error) {
 	}
 	w.pkeys = append(slices.Clip(w.pkeys), keys)
 	return uint16(len(w.pkeys) - 1), nil
+}
+
+// keyText makes a table usable as the key of a map.
+func keyText(keys []mad.PKey) string {
+	b := make([]byte, 0, 2*maxPKeys)
+	for _, k := range keys {
+		b = binary.BigEndian.AppendUint16(b, uint16(k))
+	}
+	return string(b)
 }
 
 // setLID enters all LIDs of a port.
