@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package acmp
+
+import (
+	"errors"
+	"fmt"
+
+	madsa "acmd/mad/sa"
+	"acmd/mad/transport"
+	"acmd/resolver"
+	"acmd/resolver/sa"
+)
+
+// EngineSA is a client of package resolver/sa in the form in which the engine
+// wants one: results by value, errors as the engine's kinds.
+type EngineSA struct{ Client *sa.Client }
+
+var _ resolver.SA = EngineSA{}
+
+// Path implements resolver.SA.
+func (e EngineSA) Path(mask madsa.ComponentMask, rec *madsa.PathRecord, done func(resolver.SAResult)) {
+	e.Client.Path(mask, rec, func(r *sa.Result) {
+		out := resolver.SAResult{Err: engineError(r.Err), Tries: r.Tries}
+		if r.Packet != nil {
+			out.Valid, out.Path, out.Status = true, *r.Path(), r.Packet.Status()
+			out.Err = nil
+		}
+		done(out)
+	})
+}
+
+// Update implements resolver.SA.
+func (e EngineSA) Update(info transport.PortInfo) { e.Client.Update(info) }
+
+// Close implements resolver.SA.
+func (e EngineSA) Close() { e.Client.Close() }
+
+func engineError(err error) error {
+	var kind error
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, sa.ErrTimeout):
+		kind = resolver.ErrTimeout
+	case errors.Is(err, sa.ErrQueueFull):
+		kind = resolver.ErrOverload
+	default: // no SM, closed, device gone
+		kind = resolver.ErrDown
+	}
+	return fmt.Errorf("%w: %w", kind, err)
+}
