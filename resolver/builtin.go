@@ -165,14 +165,14 @@ func (s *addressStep) keep(l *Location) {
 	e.addrs.Put(&s.key, (*[64]byte)(&rec), m, s.since)
 }
 
-// fail ends the step when no source had an answer. The most telling kind of
-// failure decides the status: somebody who did not answer, a bound, a port that
-// is down, and only then "nobody knows".
+// fail ends the step when no source had an answer: somebody did not answer, or a
+// bound was hit, or nobody knows. A group that is not joined is "no data", as it
+// is with ibacm.
 func (s *addressStep) fail() {
 	st := StatusNoData
 	for _, err := range s.errs {
-		k := kindOf(err, StatusNoData)
-		if st == StatusNoData || k == StatusTimedOut {
+		switch k := kindOf(err, StatusNoData); {
+		case k == StatusTimedOut, k == StatusNoMemory && st == StatusNoData:
 			st = k
 		}
 	}

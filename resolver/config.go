@@ -42,8 +42,20 @@ type SAResult struct {
 	Tries int
 }
 
+// RouteSource has routes of its own, such as those of a file. It is asked before
+// the SA for the path to a GID or a LID that nothing else constrains.
+type RouteSource interface {
+	// Route does not block. It is safe for concurrent use.
+	Route(ep *Endpoint, dst *Addr) (sa.PathRecord, bool)
+}
+
 // SA is the subnet administration as seen from one port. All methods are safe
-// for concurrent use and do not block.
+// for concurrent use and do not block. One that also has
+//
+//	Done() <-chan struct{}
+//
+// is opened anew when that channel is closed: its device went, though it may be
+// back by the time that anybody looks.
 type SA interface {
 	// Path asks for one path. done is called exactly once, from any goroutine,
 	// possibly before Path returns. rec is copied.
@@ -81,6 +93,7 @@ type Config struct {
 	// port of another link layer.
 	OpenSA  func(device string, info transport.PortInfo) (SA, error)
 	Sources []AddressSource // the address step, in order
+	Routes  RouteSource     // routes that are known without the SA; nil: none
 	Log     *slog.Logger    // nil: slog.Default
 
 	// Cache has the paths; nil: one of CacheSize entries.

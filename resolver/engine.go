@@ -59,7 +59,8 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{cfg: cfg, log: cfg.Log, cache: cfg.Cache, start: time.Now(), base: monotonic(),
 		stop: make(chan struct{}), kick: make(chan struct{}, 1), setaddr: make(chan setAddresses)}
 	if e.cache == nil {
-		e.cache = cache.New(cache.Config{Capacity: cfg.CacheSize})
+		// A destination known by name or IP is kept under its GID as well.
+		e.cache = cache.New(cache.Config{Capacity: 2 * cfg.CacheSize})
 	}
 	e.addrs = cache.New(cache.Config{Capacity: cfg.CacheSize})
 	e.refreshAge = e.computeRefreshAge()

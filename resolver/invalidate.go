@@ -3,6 +3,9 @@
 package resolver
 
 import (
+	"fmt"
+	"slices"
+
 	"acmd/cache"
 	"acmd/mad"
 	"acmd/mad/sa"
@@ -70,15 +73,27 @@ func (e *Engine) deleteDest(dst *Addr, gids map[mad.GID]bool) (n int) {
 	return n
 }
 
-// FlushPort drops every path that starts at a port, active or not. It reports
-// false when no such InfiniBand port was ever active.
-func (e *Engine) FlushPort(device string, port uint8) bool {
+// FlushPort drops every path that starts at a port, active or not. It fails when
+// no such InfiniBand port was ever active.
+func (e *Engine) FlushPort(device string, port uint8) (n int, err error) {
 	scopes := e.topo.Load().scopes[portID{device, port}]
+	if len(scopes) == 0 {
+		return 0, fmt.Errorf("%s/%d: no such InfiniBand port", device, port)
+	}
+	e.cache.Range(func(_ *cache.Key, _ *[64]byte, m cache.Meta) bool {
+		if slices.Contains(scopes, m.Scope) {
+			n++
+		}
+		return true
+	})
 	for _, s := range scopes {
 		e.dropScope(s)
 	}
-	return len(scopes) > 0
+	return n, nil
 }
+
+// CacheLen returns the number of paths and remembered failures.
+func (e *Engine) CacheLen() int { return e.cache.Len() }
 
 func (e *Engine) dropScope(s cache.Scope) {
 	e.addrs.DropScope(s)

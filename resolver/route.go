@@ -51,6 +51,10 @@ func (x *builtinEndpoint) routeTo(ask *Ask, l *Location, done func(*Resolution))
 func (x *builtinEndpoint) route(ask *Ask, mask sa.ComponentMask, path *sa.PathRecord, done func(*Resolution)) {
 	ask.step.set(StepRoute)
 	e := x.e
+	if r := x.ownRoute(ask, path); r != nil {
+		done(r)
+		return
+	}
 	if !plainGID(ask, path) {
 		since, asked := e.cache.Epoch(), e.Now()
 		x.askRoute(ask, mask, path, func(r *SAResult) { done(routeResult(r, asked, since)) })
@@ -101,11 +105,34 @@ func (x *builtinEndpoint) route(ask *Ask, mask sa.ComponentMask, path *sa.PathRe
 	})
 }
 
+// plainMask is what every query has.
+const plainMask = sa.PathSGID | sa.PathSLID | sa.PathPKey | sa.PathReversible | sa.PathNumPath
+
+// ownRoute finds a preloaded route from GID 0 of the port.
+func (x *builtinEndpoint) ownRoute(ask *Ask, path *sa.PathRecord) *Resolution {
+	if x.e.cfg.Routes == nil || ask.SGID != ask.Endpoint.GID || path.SLID() != ask.port.info.LID {
+		return nil
+	}
+	var dst Addr
+	switch maskOf(path) &^ plainMask {
+	case sa.PathDGID:
+		dst = GIDAddr(path.DGID())
+	case sa.PathDLID:
+		dst = LIDAddr(path.DLID())
+	default:
+		return nil
+	}
+	rec, ok := x.e.cfg.Routes.Route(ask.Endpoint, &dst)
+	if !ok {
+		return nil
+	}
+	return &Resolution{Path: rec, Origin: OriginPreload}
+}
+
 // plainGID tells a query for the path to a GID that has only what is always
 // filled in, from the source GID that the key's slot stands for.
 func plainGID(ask *Ask, path *sa.PathRecord) bool {
-	const plain = sa.PathDGID | sa.PathSGID | sa.PathSLID | sa.PathPKey | sa.PathReversible | sa.PathNumPath
-	if path.DGID().IsZero() || maskOf(path)&^plain != 0 || path.SLID() != ask.port.info.LID {
+	if maskOf(path)&^plainMask != sa.PathDGID || path.SLID() != ask.port.info.LID {
 		return false
 	}
 	return ask.slot != ask.Endpoint.Slot || ask.SGID == ask.port.sourceGID(path.DGID())

@@ -147,6 +147,7 @@ func (e *Engine) look() error {
 	if hostErr != nil {
 		hosts = s.hosts // names from the address file need no addresses
 	}
+	e.closeDead()
 	if s.looked && !s.again && sameDevices(devs, s.devices) && slices.Equal(hosts, s.hosts) {
 		return hostErr
 	}
@@ -154,6 +155,25 @@ func (e *Engine) look() error {
 	s.devices, s.hosts = devs, hosts
 	e.apply()
 	return hostErr
+}
+
+// closeDead closes ports whose SA client has ended by itself (field case 76), so
+// that they are opened anew even if the device looks as it did before.
+func (e *Engine) closeDead() {
+	for _, p := range e.ports.ports {
+		d, ok := p.sa.(interface{ Done() <-chan struct{} })
+		if !ok {
+			continue
+		}
+		select {
+		case <-d.Done():
+			e.log.Warn("port has ended, opening it again", "device", p.id.dev, "port", p.id.num)
+			e.closePort(p)
+			e.closeSA(p)
+			e.ports.again = true
+		default:
+		}
+	}
 }
 
 // apply turns the last look into a new snapshot. The order matters: what died is

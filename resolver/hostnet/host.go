@@ -47,8 +47,11 @@ type Host struct {
 
 var _ resolver.Host = (*Host)(nil)
 
-// New makes a Host. It reads nothing yet.
-func New(cfg Config) *Host {
+// New makes a Host of the running system. It reads nothing yet.
+func New() *Host { return NewWith(Config{}) }
+
+// NewWith makes a Host that looks elsewhere.
+func NewWith(cfg Config) *Host {
 	if cfg.Sys == "" {
 		cfg.Sys = "/sys"
 	}

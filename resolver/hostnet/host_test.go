@@ -44,7 +44,7 @@ func (x *tree) iface(name, typ, hw, pkey string) {
 }
 
 func (x *tree) host(addrs map[string][]string) *Host {
-	return New(Config{Sys: filepath.Join(x.root, "sys"), Proc: filepath.Join(x.root, "proc"),
+	return NewWith(Config{Sys: filepath.Join(x.root, "sys"), Proc: filepath.Join(x.root, "proc"),
 		Addrs: func(name string) (out []netip.Addr, err error) {
 			list, ok := addrs[name]
 			if !ok {
@@ -149,7 +149,7 @@ func TestGeneration(t *testing.T) {
 }
 
 func TestSource(t *testing.T) {
-	h := New(Config{})
+	h := New()
 	if got, err := h.Source(netip.MustParseAddr("127.0.0.1")); err != nil || got != netip.MustParseAddr("127.0.0.1") {
 		t.Errorf("Source(127.0.0.1) = %v, %v", got, err)
 	}
@@ -169,7 +169,7 @@ func TestSource(t *testing.T) {
 
 // field case 45: IPv6 is asked for by itself; without IPv6 it is a plain error.
 func TestSourceIPv6(t *testing.T) {
-	got, err := New(Config{}).Source(netip.IPv6Loopback())
+	got, err := New().Source(netip.IPv6Loopback())
 	if err != nil {
 		if os.Getenv("ACMD_CI") == "1" {
 			t.Fatal(err)

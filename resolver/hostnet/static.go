@@ -53,7 +53,18 @@ func (s *Static) Source(dst netip.Addr) (netip.Addr, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, a := range s.Addrs {
+	return sameFamily(s.Addrs, dst)
+}
+
+// SameFamily returns a choice for [Static]: the first of addrs that is of the
+// destination's family.
+func SameFamily(addrs []resolver.HostAddr) func(netip.Addr) (netip.Addr, error) {
+	addrs = slices.Clone(addrs)
+	return func(dst netip.Addr) (netip.Addr, error) { return sameFamily(addrs, dst) }
+}
+
+func sameFamily(addrs []resolver.HostAddr, dst netip.Addr) (netip.Addr, error) {
+	for _, a := range addrs {
 		if a.IP.Is4() == dst.Unmap().Is4() {
 			return a.IP, nil
 		}
