@@ -47,6 +47,8 @@ type Config struct {
 	// Poll is how often the port's attributes are read to notice changes, 0 for
 	// one second.
 	Poll time.Duration
+
+	control time.Duration // bounds a control round trip; 0 for controlTime
 }
 
 // ParseOptions reads "SOCKNAME,node=ID" with the further words remote=HOST[:PORT],
@@ -104,6 +106,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.Slots = cmp.Or(c.Slots, defaultSlots)
 	c.Poll = cmp.Or(c.Poll, time.Second)
+	c.control = cmp.Or(c.control, controlTime)
 	if c.Remote == "" {
 		c.Base = cmp.Or(c.Base, os.Getenv("IBSIM_SOCKNAME"), defaultBase)
 		return c, c.check() // the environment is input, too

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"time"
 
@@ -104,17 +103,17 @@ var errRefused = errors.New("refused")
 // roundTrip sends a message and returns the data of its answer. Answers that
 // came too late for an earlier message, and malformed ones, are passed over
 // until the time is up; the number of messages looked at is bounded by it, too.
-func roundTrip(c net.Conn, client uint32, t controlType, data *controlData, n int) (controlData, error) {
+func (l *link) roundTrip(t controlType, data *controlData, n int) (controlData, error) {
 	var buf [controlSize + 1]byte
-	if err := c.SetDeadline(time.Now().Add(controlTime)); err != nil {
+	if err := l.ctl.SetDeadline(time.Now().Add(l.limit)); err != nil {
 		return controlData{}, err
 	}
-	if _, err := c.Write(appendControl(buf[:0], client, t, data, n)); err != nil {
+	if _, err := l.ctl.Write(appendControl(buf[:0], l.client, t, data, n)); err != nil {
 		return controlData{}, fmt.Errorf("%v: %w", t, err)
 	}
 	var bad error
 	for {
-		k, err := c.Read(buf[:])
+		k, err := l.ctl.Read(buf[:])
 		if err != nil {
 			if bad != nil && errors.Is(err, os.ErrDeadlineExceeded) {
 				err = bad

@@ -22,8 +22,9 @@ import (
 // fabric's goroutine uses it, apart from the data socket while a port is open.
 type link struct {
 	ctl    net.Conn
-	data   int // non-blocking
-	client uint32
+	data   int    // non-blocking
+	client uint32 // 0 until it is known
+	limit  time.Duration
 	node   nodeInfo
 }
 
@@ -46,7 +47,7 @@ func attach(cfg *Config, r role) (*link, error) {
 		l.closeSockets()
 		return nil, fmt.Errorf("ibsim: %s: %w", cfg.where(), err)
 	}
-	answer, err := roundTrip(l.ctl, l.client, ctlGetNodeInfo, &controlData{}, 0)
+	answer, err := l.roundTrip(ctlGetNodeInfo, &controlData{}, 0)
 	if err != nil {
 		l.detach()
 		return nil, fmt.Errorf("ibsim: %s: %w", cfg.where(), err)
@@ -58,14 +59,15 @@ func attach(cfg *Config, r role) (*link, error) {
 // connect takes a slot and joins the data sockets.
 func (l *link) connect(cfg *Config, id uint32, r role) error {
 	info := clientInfo(id, r.qp, r.issm, cfg.Node)
-	answer, err := roundTrip(l.ctl, 0, ctlConnect, &info, clientInfoSize)
+	answer, err := l.roundTrip(ctlConnect, &info, clientInfoSize)
 	if errors.Is(err, errRefused) {
 		return l.whyRefused(cfg, id, r)
 	}
 	if err != nil {
 		return err
 	}
-	if l.client = he.Uint32(answer[0:]); l.client >= maxClients {
+	l.client = he.Uint32(answer[0:])
+	if l.client >= maxClients {
 		return fmt.Errorf("%w: client number %d", errBadControl, l.client)
 	}
 	to, err := l.dataPeer(cfg)
@@ -73,7 +75,7 @@ func (l *link) connect(cfg *Config, id uint32, r role) error {
 		err = unix.Connect(l.data, to)
 	}
 	if err != nil {
-		roundTrip(l.ctl, l.client, ctlDisconnect, &controlData{}, 0)
+		l.roundTrip(ctlDisconnect, &controlData{}, 0)
 		return fmt.Errorf("connect data socket of client %d: %w", l.client, err)
 	}
 	return nil
@@ -83,11 +85,13 @@ func (l *link) connect(cfg *Config, id uint32, r role) error {
 func (l *link) whyRefused(cfg *Config, id uint32, r role) error {
 	possible := func(r role, node string) bool {
 		info := clientInfo(id, r.qp, r.issm, node)
-		answer, err := roundTrip(l.ctl, 0, ctlConnect, &info, clientInfoSize)
+		answer, err := l.roundTrip(ctlConnect, &info, clientInfoSize)
 		if err != nil {
 			return false
 		}
-		roundTrip(l.ctl, he.Uint32(answer[0:]), ctlDisconnect, &controlData{}, 0)
+		l.client = he.Uint32(answer[0:])
+		l.roundTrip(ctlDisconnect, &controlData{}, 0)
+		l.client = 0
 		return true
 	}
 	switch {
@@ -135,7 +139,7 @@ func dialLocal(cfg *Config, id uint32) (*link, error) {
 		ctl.Close()
 		return nil, err
 	}
-	return &link{ctl: ctl, data: data}, nil
+	return &link{ctl: ctl, data: data, limit: cfg.control}, nil
 }
 
 func dialRemote(cfg *Config) (*link, uint32, error) {
@@ -149,7 +153,7 @@ func dialRemote(cfg *Config) (*link, uint32, error) {
 		ctl.Close()
 		return nil, 0, err
 	}
-	l := &link{ctl: ctl, data: data}
+	l := &link{ctl: ctl, data: data, limit: cfg.control}
 	name, err := unix.Getsockname(data)
 	if err != nil {
 		l.closeSockets()
@@ -188,11 +192,11 @@ func (l *link) dataPeer(cfg *Config) (unix.Sockaddr, error) {
 
 // portInfo reads the attributes of the port as they are now.
 func (l *link) portInfo() (transport.PortInfo, error) {
-	info, err := roundTrip(l.ctl, l.client, ctlGetPortInfo, &controlData{}, 1)
+	info, err := l.roundTrip(ctlGetPortInfo, &controlData{}, 1)
 	if err != nil {
 		return transport.PortInfo{}, err
 	}
-	keys, err := roundTrip(l.ctl, l.client, ctlGetPKeys, &controlData{}, 0)
+	keys, err := l.roundTrip(ctlGetPKeys, &controlData{}, 0)
 	if err != nil {
 		return transport.PortInfo{}, err
 	}
@@ -216,7 +220,7 @@ func (l *link) detach() {
 			}
 		}
 	}()
-	roundTrip(l.ctl, l.client, ctlDisconnect, &controlData{}, 0)
+	l.roundTrip(ctlDisconnect, &controlData{}, 0)
 	close(stop)
 	<-done
 }

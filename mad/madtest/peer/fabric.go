@@ -22,13 +22,17 @@ type Fabric struct {
 	Remote   string // host:port in remote mode
 	Dir      string // private; short, for unix sockets live in it
 	Ibsim    *Process
-	OpenSM   *Process
+	OpenSM   *Process // nil before StartSM
 
-	lids map[mad.GUID]mad.LID
+	smHost string
+	smArgs []string
+	lids   map[mad.GUID]mad.LID
 }
 
 type fabricConfig struct {
 	remote     bool
+	noSM       bool
+	sockName   string
 	smHost     string
 	openSMArgs []string
 }
@@ -38,6 +42,12 @@ type FabricOption func(*fabricConfig)
 
 // Remote runs the simulator on UDP sockets instead of abstract unix sockets.
 func Remote() FabricOption { return func(c *fabricConfig) { c.remote = true } }
+
+// SockName gives the simulator's sockets a name, to start one in another's place.
+func SockName(name string) FabricOption { return func(c *fabricConfig) { c.sockName = name } }
+
+// WithoutSM leaves out OpenSM: the ports stay unconfigured until [Fabric.StartSM].
+func WithoutSM() FabricOption { return func(c *fabricConfig) { c.noSM = true } }
 
 // SMHost names the node that OpenSM runs on, "sm-host" by default.
 func SMHost(node string) FabricOption { return func(c *fabricConfig) { c.smHost = node } }
@@ -52,11 +62,11 @@ func OpenSMArgs(args ...string) FabricOption {
 func StartFabric(t testing.TB, netlist string, opts ...FabricOption) *Fabric {
 	t.Helper()
 	Need(t, "ibsim", "umad2sim", "opensm")
-	c := fabricConfig{smHost: "sm-host"}
+	c := fabricConfig{smHost: "sm-host", sockName: fmt.Sprintf("acmd-%d-%08x", os.Getpid(), rand.Uint32())}
 	for _, o := range opts {
 		o(&c)
 	}
-	f := &Fabric{Dir: shortDir(t)}
+	f := &Fabric{Dir: shortDir(t), smHost: c.smHost, smArgs: c.openSMArgs}
 	net, err := os.ReadFile(Netlist(t, netlist))
 	if err != nil {
 		t.Fatalf("netlist: %v", err)
@@ -65,8 +75,10 @@ func StartFabric(t testing.TB, netlist string, opts ...FabricOption) *Fabric {
 	if err := os.WriteFile(filepath.Join(f.Dir, "netlist"), net, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	f.startIbsim(t, c.remote)
-	f.startOpenSM(t, &c)
+	f.startIbsim(t, &c)
+	if !c.noSM {
+		f.StartSM(t)
+	}
 	return f
 }
 
@@ -82,11 +94,11 @@ func shortDir(t testing.TB) string {
 	return dir
 }
 
-func (f *Fabric) startIbsim(t testing.TB, remote bool) {
+func (f *Fabric) startIbsim(t testing.TB, c *fabricConfig) {
 	t.Helper()
 	args := []string{"-s", "-n", "netlist"}
-	if !remote {
-		f.SockName = fmt.Sprintf("acmd-%d-%08x", os.Getpid(), rand.Uint32())
+	if !c.remote {
+		f.SockName = c.sockName
 		f.Ibsim = start(t, f.Dir, []string{"IBSIM_SOCKNAME=" + f.SockName}, nil, find("ibsim"), args...)
 		waitFor(t, f.Ibsim, "ibsim", func() bool { return contains(f.Ibsim.Log, "simulator ready") })
 		return
@@ -129,7 +141,9 @@ func (f *Fabric) env(node string) []string {
 	return append(e, "IBSIM_SERVER_NAME="+host, "IBSIM_SERVER_PORT="+port)
 }
 
-func (f *Fabric) startOpenSM(t testing.TB, c *fabricConfig) {
+// StartSM runs OpenSM and waits for its first sweep; StartFabric has done it
+// unless told otherwise.
+func (f *Fabric) StartSM(t testing.TB) {
 	t.Helper()
 	dir := filepath.Join(f.Dir, "sm")
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -137,8 +151,8 @@ func (f *Fabric) startOpenSM(t testing.TB, c *fabricConfig) {
 	}
 	log := filepath.Join(dir, "opensm-own.log")
 	// -d 2 writes each line of the log at once: it says when the sweep is over.
-	args := append([]string{"-f", log, "-d", "2", "--dump_files_dir", dir, "-e", "-s", "0"}, c.openSMArgs...)
-	env := append(f.env(c.smHost), "OSM_CACHE_DIR="+dir, "OSM_TMP_DIR="+dir)
+	args := append([]string{"-f", log, "-d", "2", "--dump_files_dir", dir, "-e", "-s", "0"}, f.smArgs...)
+	env := append(f.env(f.smHost), "OSM_CACHE_DIR="+dir, "OSM_TMP_DIR="+dir)
 	f.OpenSM = start(t, dir, env, []string{log}, find("opensm"), args...)
 	waitFor(t, f.OpenSM, "first sweep", func() bool { return contains(log, "SUBNET UP") })
 	waitFor(t, f.OpenSM, "guid2lid", func() bool {
