@@ -265,3 +265,14 @@ var addrProt = option{"addr_prot",
 		return nil
 	},
 	func(s *Settings) string { return strings.Join(s.AddrProt, ",") }}
+
+// RateGbps names a rate code by its Gb/s, as min_rate does: "2" is 2.5. It is
+// "" for a code that is not known.
+func RateGbps(r mad.Rate) string {
+	for _, p := range rates {
+		if p.v == r {
+			return p.word
+		}
+	}
+	return ""
+}

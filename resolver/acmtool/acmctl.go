@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package acmtool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"acmd/resolver/acmsock"
+	"acmd/resolver/control"
+)
+
+const ctlHelp = `usage: acmctl [--run-dir DIR] [-S SERVICE] [--timeout T] [--json] VERB ...
+
+Asks the service:
+  resolve [--src A] [--gid|--lid|--name] [--nodelay] [--verify] DEST...
+                 the path to each destination: an IP address, a name, gid:GID,
+                 lid:LID. An address in IPv6 form is taken for IPv6, also fe80::
+  perf [--endpoint N | --src A | --all]
+                 counters: totals, of one endpoint, of all
+  endpoints      local endpoints and their addresses
+  ib_acme ...    as rdma-core's ib_acme; see ib_acme -h
+
+Asks acmd over its control socket (RUN-DIR/acmd.ctl):
+  flush --gid G | --lid L | --dest A | --port DEV/P | --all
+                 drop cached paths
+  config         every setting with its value and where it comes from
+  state          what the daemon knows about itself (JSON)
+  reload         read the configuration files again
+
+  -S SERVICE     path of a unix socket, or host[:port]
+  --run-dir DIR  where the sockets are (/run)
+  --timeout T    per request (10s)
+  --json         machine-readable output
+
+Exit codes: 0 all done, 1 something failed, 2 usage, 3 service not reachable.
+`
+
+// errUsage marks errors about the command line.
+var errUsage = errors.New("usage")
+
+// errFailed ends a verb whose failures are already in its output.
+var errFailed = errors.New("failed")
+
+// ctl is one run of acmctl.
+type ctl struct {
+	*Env
+	ctx     context.Context
+	service string
+	timeout time.Duration
+	json    bool
+	flags   *flag.FlagSet
+}
+
+// acmctl runs a verb and returns the exit code.
+func acmctl(ctx context.Context, env *Env, args []string) int {
+	copied := *env // --run-dir changes it
+	c := &ctl{Env: &copied, ctx: ctx, timeout: 10 * time.Second}
+	err := c.run(args)
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.Is(err, flag.ErrHelp):
+		env.printf("%s", ctlHelp)
+		return ExitOK
+	case errors.Is(err, errUsage):
+		env.errorf("acmctl: %v\n%s", err, ctlHelp)
+		return ExitUsage
+	case errors.Is(err, errFailed):
+		return ExitFailed
+	}
+	env.errorf("acmctl: %v\n", err)
+	var down *unreachable
+	if errors.As(err, &down) || errors.Is(err, control.ErrUnavailable) {
+		return ExitUnreachable
+	}
+	return ExitFailed
+}
+
+func usagef(format string, a ...any) error {
+	return fmt.Errorf("%w: %w", errUsage, fmt.Errorf(format, a...))
+}
+
+// unreachable is a failed connect.
+type unreachable struct {
+	service string
+	err     error
+}
+
+func (e *unreachable) Error() string { return e.service + ": " + e.err.Error() }
+func (e *unreachable) Unwrap() error { return e.err }
+
+// newFlags makes a flag set with the flags that every verb takes.
+func (c *ctl) newFlags(name string) *flag.FlagSet {
+	f := flag.NewFlagSet(name, flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.StringVar(&c.service, "S", c.service, "")
+	f.StringVar(&c.RunDir, "run-dir", c.RunDir, "")
+	f.DurationVar(&c.timeout, "timeout", c.timeout, "")
+	f.BoolVar(&c.json, "json", c.json, "")
+	return f
+}
+
+func (c *ctl) run(args []string) error {
+	f := c.newFlags("acmctl")
+	if err := f.Parse(args); err != nil {
+		return parseError(err)
+	}
+	if f.NArg() == 0 {
+		return usagef("a verb is needed")
+	}
+	name := f.Arg(0)
+	verbs := map[string]func([]string) error{
+		"resolve": c.resolve, "perf": c.perf, "endpoints": c.endpoints, "flush": c.flush,
+		"config": c.config, "state": c.state, "reload": c.reload,
+		"help": func([]string) error { return flag.ErrHelp },
+	}
+	verb := verbs[name]
+	if verb == nil {
+		return usagef("unknown verb %q", name)
+	}
+	c.flags = c.newFlags(name)
+	return verb(f.Args()[1:])
+}
+
+func parseError(err error) error {
+	if errors.Is(err, flag.ErrHelp) {
+		return err
+	}
+	return usagef("%w", err)
+}
+
+// parse reads the flags of a verb, which may stand before and behind its words.
+func (c *ctl) parse(args []string) (words []string, err error) {
+	for len(args) > 0 {
+		if err := c.flags.Parse(args); err != nil {
+			return nil, parseError(err)
+		}
+		rest := c.flags.Args()
+		if n := len(args) - len(rest); n > 0 && args[n-1] == "--" {
+			words = append(words, rest...)
+			break
+		}
+		if len(rest) == 0 {
+			break
+		}
+		words, args = append(words, rest[0]), rest[1:]
+	}
+	if c.timeout <= 0 {
+		return nil, usagef("--timeout must be more than 0")
+	}
+	return words, nil
+}
+
+// noWords is parse for a verb without words.
+func (c *ctl) noWords(args []string) error {
+	words, err := c.parse(args)
+	if err == nil && len(words) > 0 {
+		err = usagef("%s takes no word: %q", c.flags.Name(), words[0])
+	}
+	return err
+}
+
+func (c *ctl) request() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(c.ctx, c.timeout)
+}
+
+// dial connects to the service and returns the name that it goes by.
+func (c *ctl) dial() (*acmsock.Client, string, error) {
+	name := c.service
+	if name == "" {
+		name = c.RunDir + "/" + socketName
+	}
+	ctx, cancel := c.request()
+	defer cancel()
+	d := acmsock.Dialer{RunDir: c.RunDir}
+	cl, err := d.Dial(ctx, name)
+	if err != nil {
+		return nil, name, &unreachable{name, err}
+	}
+	return cl, name, nil
+}
+
+// writeJSON prints a value, indented.
+func (c *ctl) writeJSON(v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(c.Stdout, "%s\n", b)
+	return err
+}
+
+// table prints rows in aligned columns.
+func (c *ctl) table(rows [][]string) {
+	w := tabwriter.NewWriter(c.Stdout, 0, 8, 2, ' ', 0)
+	for _, r := range rows {
+		fmt.Fprintln(w, strings.Join(r, "\t"))
+	}
+	w.Flush()
+}
