@@ -19,31 +19,65 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	maxBatch = 64
-	// maxMessage bounds a reassembled answer; 64 Ki path records are 4 MiB.
-	maxMessage = 256 << 20
-	// timedOutSize is what read(2) returns for a send that got no answer.
-	timedOutSize = mad.UserHeaderSize + mad.HeaderSize
-)
-
-// Port is one umad device.
+// Port is one umad device. The rules of its methods are those of [transport.Port].
 type Port struct {
 	fabric   *Fabric
 	name     string
 	file     *os.File
 	conn     syscall.RawConn
+	dev      device
 	ring     *ring.Ring
 	caps     transport.Caps
 	saAgent  uint32
 	acmAgent uint32
 
 	woken     atomic.Bool
+	closed    atomic.Bool
+	gone      atomic.Bool // for ever: no call is worth a try
 	closeOnce sync.Once
 	closeErr  error
 
-	rx [maxBatch][]byte // of the one goroutine in Recv
-	tx [maxBatch][]byte // of the one goroutine in Send
+	rx rxState
+	tx txState
+}
+
+var _ transport.Port = (*Port)(nil)
+
+// txState belongs to the one goroutine in Send. call is kept so that a batch does
+// not allocate a closure.
+type txState struct {
+	iov   [maxBatch]unix.Iovec
+	batch []unix.Iovec
+	n     int
+	err   error
+	call  func(fd uintptr)
+}
+
+// newPort takes over the descriptor fd, which must be non-blocking, also when it
+// fails.
+func newPort(f *Fabric, name string, fd int, dev device) (*Port, error) {
+	r, err := ring.New(f.cfg.Slots, f.cfg.Poison)
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	p := &Port{fabric: f, name: name, ring: r, dev: dev}
+	p.caps.Multicast, p.caps.QPN, p.caps.Timers = true, mad.QP1, true
+	p.tx.call = func(fd uintptr) { p.tx.n, p.tx.err = p.dev.writev(int(fd), p.tx.batch) }
+	p.rx.poll = func(fd uintptr) bool { p.rx.n, p.rx.err = p.readv(int(fd)); return p.rx.err != unix.EAGAIN }
+	p.rx.look = func(fd uintptr) { p.rx.n, p.rx.err = p.readv(int(fd)) }
+	// A non-blocking descriptor goes to the runtime's poller.
+	p.file = os.NewFile(uintptr(fd), name)
+	p.conn, err = p.file.SyscallConn()
+	if err == nil {
+		err = p.file.SetReadDeadline(time.Time{}) // fails where the poller did not take it
+	}
+	if err != nil {
+		r.Retire()
+		p.file.Close()
+		return nil, err
+	}
+	return p, nil
 }
 
 // Ring implements [transport.Port].
@@ -58,21 +92,25 @@ func (p *Port) JoinQP(mad.GID, mad.LID) error { return nil }
 // LeaveQP implements [transport.Port].
 func (p *Port) LeaveQP(mad.GID, mad.LID) error { return nil }
 
-// Send implements [transport.Port]. The agent is chosen by the MAD's class.
+// Send implements [transport.Port]. The agent is chosen by the MAD's class. A
+// frame that the kernel refuses behind good ones ends its batch; the error is the
+// one of trying it again as the first.
 func (p *Port) Send(slots []*ring.Slot) (n int, err error) {
 	for n < len(slots) {
+		if err := p.usable(); err != nil {
+			return n, err
+		}
 		batch := slots[n:min(len(slots), n+maxBatch)]
 		for i, s := range batch {
 			if err := p.address(s); err != nil {
-				batch = batch[:i]
 				if i == 0 {
 					return n, err
 				}
+				batch = batch[:i]
 				break
 			}
-			p.tx[i] = s.Bytes()
 		}
-		k, err := p.writev(p.tx[:len(batch)])
+		k, err := p.write(batch)
 		n += k
 		if err != nil {
 			return n, err
@@ -94,152 +132,66 @@ func (p *Port) address(s *ring.Slot) error {
 	return nil
 }
 
-// writev writes one frame per slice and returns how many were taken.
-func (p *Port) writev(frames [][]byte) (n int, err error) {
-	var bytes int
-	cerr := p.conn.Control(func(fd uintptr) {
-		for {
-			if bytes, err = unix.Writev(int(fd), frames); err != unix.EINTR {
-				return
-			}
-		}
-	})
-	if cerr != nil {
-		return 0, p.fault(cerr)
-	}
-	if err != nil {
+// write writes slots with one call and returns how many were taken, at least one
+// unless there is an error.
+func (p *Port) write(slots []*ring.Slot) (int, error) {
+	p.tx.batch = aim(p.tx.iov[:], slots)
+	if err := p.conn.Control(p.tx.call); err != nil {
 		return 0, p.fault(err)
 	}
-	// A frame that fails behind good ones ends the call short; its own error
-	// shows when it is the first of the next call.
-	return bytes / ring.SlotSize, nil
-}
-
-// Recv implements [transport.Port].
-func (p *Port) Recv(slots []*ring.Slot, deadline time.Time) (int, error) {
-	slots = slots[:min(len(slots), maxBatch)]
-	if len(slots) == 0 {
-		return 0, errors.New("umad: Recv without a slot")
-	}
-	for i, s := range slots {
-		p.rx[i] = s.Bytes()
-	}
-	if err := p.file.SetReadDeadline(deadline); err != nil {
-		return 0, p.fault(err)
-	}
-	if p.woken.Swap(false) {
-		return 0, nil
-	}
-	var (
-		n    int
-		rerr error
-	)
-	err := p.conn.Read(func(fd uintptr) bool {
-		n, rerr = p.readv(int(fd), slots)
-		return rerr != unix.EAGAIN
-	})
 	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		p.woken.Store(false)
-		return 0, nil
-	case err != nil:
-		return 0, p.fault(err)
-	case rerr != nil:
-		return n, p.fault(rerr)
+	case p.tx.err == unix.EINVAL:
+		return 0, fmt.Errorf("%s: refused by the kernel (bad address, or its TID %v is still outstanding): %w",
+			p.name, slots[0].MAD().TID(), p.tx.err)
+	case p.tx.err != nil:
+		return 0, p.fault(p.tx.err)
+	case p.tx.n < ring.SlotSize:
+		return 0, fmt.Errorf("%s: wrote %d bytes of a frame", p.name, p.tx.n)
 	}
-	return n, nil
+	return p.tx.n / ring.SlotSize, nil
 }
 
-// readv fills slots with what is queued. The kernel reads one MAD per iovec and
-// stops at the first that is shorter than its iovec, which is a send that timed
-// out.
-func (p *Port) readv(fd int, slots []*ring.Slot) (int, error) {
-	bytes, err := unix.Readv(fd, p.rx[:len(slots)])
-	switch err {
-	case nil:
-	case unix.EINTR:
-		return 0, unix.EAGAIN // try again through the poller, which looks at once
-	case unix.ENOSPC:
-		if err := readLong(fd, slots[0]); err != nil {
-			return 0, err
-		}
-		return 1, nil
-	default:
-		return 0, err
+// usable says why no call is worth a try. A write on a descriptor whose device is
+// gone would, besides, take some kernels down while ib_umad's tracepoint is on.
+func (p *Port) usable() error {
+	switch {
+	case p.closed.Load():
+		return net.ErrClosed
+	case p.gone.Load():
+		return fmt.Errorf("%s: %w", p.name, transport.ErrGone)
 	}
-	if bytes == 0 {
-		return 0, unix.EIO
-	}
-	n := bytes / ring.SlotSize
-	switch rest := bytes % ring.SlotSize; {
-	case rest == timedOutSize:
-		n++
-	case rest != 0:
-		return n, fmt.Errorf("read of %d bytes", bytes)
-	}
-	return n, nil
-}
-
-// readLong reads a reassembled message again, after ENOSPC left its header and
-// first 256 bytes in the slot, into memory of its own size. PayloadLength of the
-// RMPP header is no guide to it: it counts 20 bytes per segment.
-func readLong(fd int, s *ring.Slot) error {
-	size := int(s.Header().Length())
-	if size <= ring.SlotSize || size > maxMessage {
-		return fmt.Errorf("reassembled message of %d bytes", size)
-	}
-	buf := make([]byte, size)
-	n, err := unix.Read(fd, buf)
-	if err != nil {
-		return err
-	}
-	if n <= ring.SlotSize {
-		return fmt.Errorf("reassembled message: read %d of %d bytes", n, size)
-	}
-	copy(s.Bytes(), buf)
-	s.SetLong(buf[mad.UserHeaderSize:n])
 	return nil
 }
 
-// Wake implements [transport.Port].
-func (p *Port) Wake() {
-	p.woken.Store(true)
-	// Ends a read that waits. If Recv sets its own deadline after this it sees
-	// the flag, since it looks only then. An error means the file is closed.
-	_ = p.file.SetReadDeadline(time.Unix(1, 0))
-}
-
-// fault translates what the kernel and the runtime say.
+// fault translates what the kernel and the runtime's poller say. The poller has
+// errors of its own, without a type, for a closed descriptor and for one that
+// polls as failed; so what counts is what became of the port.
 func (p *Port) fault(err error) error {
+	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EPIPE) || p.isDead() {
+		p.gone.Store(true)
+	}
 	switch {
-	case errors.Is(err, os.ErrClosed) || errors.Is(err, net.ErrClosed):
+	case p.closed.Load():
 		return net.ErrClosed
-	case errors.Is(err, unix.EIO) && !p.present(), errors.Is(err, unix.ENODEV), errors.Is(err, unix.EPIPE):
-		return fmt.Errorf("%s: %w", p.name, transport.ErrGone)
+	case p.gone.Load():
+		return fmt.Errorf("%s: %w: %w", p.name, transport.ErrGone, err)
 	}
 	return fmt.Errorf("%s: %w", p.name, err)
 }
 
-// present asks the kernel whether the device behind the descriptor still lives:
-// write answers EIO both for that and for an unknown agent, and a device of the
-// same name may be back. Poll reports POLLERR alone for a dead one.
-func (p *Port) present() bool {
-	alive := false
-	err := p.conn.Control(func(fd uintptr) {
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLOUT}}
-		_, err := unix.Poll(fds, 0)
-		alive = err == nil && fds[0].Revents&unix.POLLERR == 0
-	})
-	return err == nil && alive
+// isDead asks the kernel whether the device was removed.
+func (p *Port) isDead() (dead bool) {
+	err := p.conn.Control(func(fd uintptr) { dead = p.dev.dead(int(fd)) })
+	return err == nil && dead
 }
 
 // Close implements [transport.Port].
 func (p *Port) Close() error {
 	p.closeOnce.Do(func() {
+		p.closed.Store(true)
 		p.closeErr = p.file.Close()
-		p.fabric.mu.Lock()
-		delete(p.fabric.ports, p)
-		p.fabric.mu.Unlock()
+		p.ring.Retire()
+		p.fabric.forget(p)
 	})
 	return p.closeErr
 }

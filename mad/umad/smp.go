@@ -5,7 +5,9 @@ package umad
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"fmt"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"acmd/mad"
@@ -18,6 +20,7 @@ import (
 const (
 	attrPortInfo = 0x0015 // IBTA vol. 1, 14.2.5.6
 	smpTimeout   = 300 * time.Millisecond
+	smpAtATime   = 16
 	// smpAge bounds how long an answer is believed without a visible change.
 	smpAge = time.Minute
 	// defaultSubnetTimeout is what OpenSM sets: 4.096 us x 2^18, one second.
@@ -39,29 +42,74 @@ type portState struct {
 	rate  mad.Rate
 }
 
-// complete fills in MTU and SubnetTimeout. They change only together with
-// something that sysfs shows, so a poll costs no MAD.
-func (f *Fabric) complete(device string, p *transport.PortInfo) {
-	key, now := portKey{device, p.Num}, time.Now()
-	under := portState{p.State, p.LID, p.SMLID, p.Rate}
+// completeAll fills in MTU and SubnetTimeout of every InfiniBand port that is at
+// least initialised, and forgets ports that are no more.
+func (f *Fabric) completeAll(list []transport.Device) {
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	// An SMA that keeps silent, as those of some virtual functions do, costs its
+	// time-out; hundreds of them must not cost it one after the other.
+	slots := make(chan struct{}, smpAtATime)
+	seen := make(map[portKey]bool)
+	for i := range list {
+		for j := range list[i].Ports {
+			p, key := &list[i].Ports[j], portKey{list[i].Name, list[i].Ports[j].Num}
+			if p.LinkLayer != transport.LinkInfiniBand || p.State < mad.PortInit {
+				continue
+			}
+			seen[key] = true
+			if f.known(key, p) {
+				continue
+			}
+			slots <- struct{}{}
+			wait.Go(func() {
+				f.complete(key, p)
+				<-slots
+			})
+		}
+	}
 	f.mu.Lock()
+	defer f.mu.Unlock()
+	for key := range f.smp {
+		if !seen[key] {
+			delete(f.smp, key)
+		}
+	}
+}
+
+// stateOf is the state that an answer is valid for: MTU and SubnetTimeout seldom
+// change without something that sysfs shows, so that a poll costs no MAD.
+func stateOf(p *transport.PortInfo) portState {
+	return portState{p.State, p.LID, p.SMLID, p.Rate}
+}
+
+// known fills in what an earlier answer said, if that still holds.
+func (f *Fabric) known(key portKey, p *transport.PortInfo) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	info, ok := f.smp[key]
-	f.mu.Unlock()
-	if !ok || info.under != under || now.Sub(info.at) > smpAge {
-		fresh, err := f.askPortInfo(device, p.Num)
-		switch {
-		case err == nil:
-			info = fresh
-		case !ok:
-			// Without the right to use QP0 or with a silent SMA: no active MTU is
-			// known, and the usual time-out is assumed.
+	if !ok || info.under != stateOf(p) || time.Since(info.at) > smpAge {
+		return false
+	}
+	p.MTU, p.SubnetTimeout = info.mtu, info.subnetTimeout
+	return true
+}
+
+// complete asks the port's SMA. Without the right to use QP0, or with a silent
+// SMA, the last answer stands; without one the MTU is unknown and the usual
+// time-out is assumed.
+func (f *Fabric) complete(key portKey, p *transport.PortInfo) {
+	info, err := f.askPortInfo(key.device, key.port)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err != nil {
+		var ok bool
+		if info, ok = f.smp[key]; !ok {
 			info = smpInfo{subnetTimeout: defaultSubnetTimeout}
 		}
-		info.under, info.at = under, now
-		f.mu.Lock()
-		f.smp[key] = info
-		f.mu.Unlock()
 	}
+	info.under, info.at = stateOf(p), time.Now()
+	f.smp[key] = info
 	p.MTU, p.SubnetTimeout = info.mtu, info.subnetTimeout
 }
 
@@ -128,13 +176,25 @@ func (f *Fabric) askPortInfo(device string, port uint8) (smpInfo, error) {
 		if err != nil {
 			return smpInfo{}, err
 		}
-		h, m := (*mad.UserHeader)(frame[:mad.UserHeaderSize]), (*mad.Packet)(frame[mad.UserHeaderSize:])
-		if h.Status() != 0 {
-			return smpInfo{}, unix.Errno(h.Status())
-		}
-		// Status of a directed-route SMP: bit 15 is the direction.
-		if m.TID().Low() == tid && m.AttrID() == attrPortInfo && m.Method() == mad.MethodGetResp && m.Status()&0x7fff == 0 {
-			return parsePortInfo(m), nil
+		if info, ok, err := portInfoAnswer(frame[:], tid); ok || err != nil {
+			return info, err
 		}
 	}
+}
+
+// portInfoAnswer looks at a received frame; ok is false for one that answers
+// something else.
+func portInfoAnswer(frame []byte, tid uint32) (info smpInfo, ok bool, err error) {
+	h, m := (*mad.UserHeader)(frame), (*mad.Packet)(frame[mad.UserHeaderSize:])
+	if m.TID().Low() != tid || m.AttrID() != attrPortInfo {
+		return info, false, nil
+	}
+	if h.Status() != 0 {
+		return info, false, unix.Errno(h.Status())
+	}
+	// Bit 15 of a directed-route SMP's status is its direction.
+	if m.Method() != mad.MethodGetResp || m.Status()&0x7fff != 0 {
+		return info, false, fmt.Errorf("PortInfo: method 0x%02x, status 0x%04x", m.Method(), uint16(m.Status()))
+	}
+	return parsePortInfo(m), true, nil
 }

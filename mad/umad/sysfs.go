@@ -20,7 +20,10 @@ import (
 const minABI = 5
 
 // sysfs reads class/infiniband and class/infiniband_mad below a root ("/sys").
-type sysfs struct{ root string }
+type sysfs struct {
+	root string
+	read func(path string) ([]byte, error) // nil: os.ReadFile
+}
 
 func (s sysfs) path(elem ...string) string {
 	return filepath.Join(append([]string{s.root, "class"}, elem...)...)
@@ -29,23 +32,23 @@ func (s sysfs) path(elem ...string) string {
 // text reads one attribute, without the newline. Some attributes of empty table
 // entries fail with EINVAL; that is the caller's to judge.
 func (s sysfs) text(elem ...string) (string, error) {
-	b, err := os.ReadFile(s.path(elem...))
+	read := s.read
+	if read == nil {
+		read = os.ReadFile
+	}
+	b, err := read(s.path(elem...))
 	return strings.TrimSpace(string(b)), err
 }
 
-// number reads an attribute such as "0x12", "18" or "4: ACTIVE".
+// number reads an attribute of at most so many bits, see parseNumber.
 func (s sysfs) number(bits int, elem ...string) (uint64, error) {
 	t, err := s.text(elem...)
 	if err != nil {
 		return 0, err
 	}
-	word, _, _ := strings.Cut(t, ":")
-	if f := strings.Fields(word); len(f) > 0 {
-		word = f[0]
-	}
-	v, err := strconv.ParseUint(word, 0, bits)
+	v, err := parseNumber(t, bits)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %q is not a number", s.path(elem...), t)
+		return 0, fmt.Errorf("%s: %w", s.path(elem...), err)
 	}
 	return v, nil
 }
@@ -139,12 +142,8 @@ func (s sysfs) port(device string, num uint8) (transport.PortInfo, error) {
 		return p, err
 	}
 	p.State = mad.State(state)
-	switch t, err := s.text(at("link_layer")...); {
-	case err != nil || t == "InfiniBand": // kernels before 2.6.37 have no such file
-	case t == "Ethernet":
-		p.LinkLayer = transport.LinkEthernet
-	default:
-		p.LinkLayer = transport.LinkOther
+	if p.LinkLayer, err = s.linkLayer(device, num); err != nil {
+		return p, err
 	}
 	if p.LinkLayer != transport.LinkInfiniBand {
 		return p, nil
@@ -170,12 +169,29 @@ func (s sysfs) port(device string, num uint8) (transport.PortInfo, error) {
 		for len(p.PKeys) <= i {
 			p.PKeys = append(p.PKeys, 0)
 		}
-		if v, err := strconv.ParseUint(t, 0, 16); err == nil {
+		if v, err := parseNumber(t, 16); err == nil {
 			p.PKeys[i] = mad.PKey(v)
 		}
 	})
 	p.GIDs, p.PKeys = trimGIDs(p.GIDs), trimPKeys(p.PKeys)
+	// A port that went away meanwhile has lost an unknown part of the above.
+	if _, err := s.text(at("state")...); err != nil {
+		return p, err
+	}
 	return p, nil
+}
+
+// linkLayer reads what lies below a port. Kernels before 2.6.37 have no such file.
+func (s sysfs) linkLayer(device string, num uint8) (transport.LinkLayer, error) {
+	switch t, err := s.text("infiniband", device, "ports", strconv.Itoa(int(num)), "link_layer"); {
+	case errors.Is(err, fs.ErrNotExist) || t == "InfiniBand":
+		return transport.LinkInfiniBand, nil
+	case err != nil:
+		return transport.LinkOther, err
+	case t == "Ethernet":
+		return transport.LinkEthernet, nil
+	}
+	return transport.LinkOther, nil
 }
 
 // maxTable bounds the entries of a GID or P_Key table: both indices have 16 bits.
@@ -212,49 +228,4 @@ func trimPKeys(t []mad.PKey) []mad.PKey {
 		t = t[:len(t)-1]
 	}
 	return t
-}
-
-// parseGUID reads "0002:c903:0000:1234"; anything else is 0, "unknown".
-func parseGUID(t string) mad.GUID {
-	v, err := strconv.ParseUint(strings.ReplaceAll(t, ":", ""), 16, 64)
-	if err != nil {
-		return 0
-	}
-	return mad.GUID(v)
-}
-
-// rates maps the leading number of sysfs' rate, "100 Gb/sec (4X EDR)", to the
-// rate code (IBTA vol. 1, PathRecord:Rate).
-var rates = map[string]mad.Rate{
-	"2.5": 2, "5": 5, "10": 3, "14": 11, "20": 6, "25": 15, "28": 19, "30": 4, "40": 7, "50": 20,
-	"56": 12, "60": 8, "80": 9, "100": 16, "112": 13, "120": 10, "168": 14, "200": 17, "300": 18,
-	"400": 21, "600": 22, "800": 23, "1200": 24,
-}
-
-// parseRate returns 0 for a speed it does not know.
-func parseRate(t string) mad.Rate {
-	word, _, _ := strings.Cut(t, " ")
-	return rates[word]
-}
-
-// naturalLess orders mlx5_2 before mlx5_10.
-func naturalLess(a, b string) bool {
-	pa, na := splitNumber(a)
-	pb, nb := splitNumber(b)
-	if pa != pb || na == nb {
-		return a < b
-	}
-	return na < nb
-}
-
-func splitNumber(s string) (prefix string, n int) {
-	i := len(s)
-	for i > 0 && s[i-1] >= '0' && s[i-1] <= '9' {
-		i--
-	}
-	n, err := strconv.Atoi(s[i:])
-	if err != nil {
-		return s, -1
-	}
-	return s[:i], n
 }

@@ -6,13 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"acmd/mad"
-	"acmd/mad/ring"
 	"acmd/mad/transport"
 
 	"golang.org/x/sys/unix"
@@ -58,7 +55,7 @@ func New(cfg Config) (*Fabric, error) {
 	if cfg.Slots == 0 {
 		cfg.Slots = 512
 	}
-	return &Fabric{cfg: cfg, sys: sysfs{cfg.SysRoot}, ports: map[*Port]struct{}{}, smp: map[portKey]smpInfo{}}, nil
+	return &Fabric{cfg: cfg, sys: sysfs{root: cfg.SysRoot}, ports: map[*Port]struct{}{}, smp: map[portKey]smpInfo{}}, nil
 }
 
 // Name implements [transport.Fabric].
@@ -67,24 +64,20 @@ func (f *Fabric) Name() string { return "umad" }
 // Events implements [transport.Fabric]; umad notices nothing by itself.
 func (f *Fabric) Events() <-chan transport.Event { return nil }
 
-// Devices implements [transport.Fabric].
+// Devices implements [transport.Fabric]. What sysfs lacks is asked of the SMAs of
+// all ports at a time, and not again while nothing changes; only InfiniBand ports
+// are ever opened for it.
 func (f *Fabric) Devices() ([]transport.Device, error) {
 	list, err := f.sys.devices()
 	if err != nil {
 		return nil, fmt.Errorf("list adapters: %w", err)
 	}
-	for i := range list {
-		d := &list[i]
-		for j := range d.Ports {
-			if p := &d.Ports[j]; p.LinkLayer == transport.LinkInfiniBand && p.State >= mad.PortInit {
-				f.complete(d.Name, p)
-			}
-		}
-	}
+	f.completeAll(list)
 	return list, nil
 }
 
-// Open implements [transport.Fabric].
+// Open implements [transport.Fabric]. A port of another link layer is none of
+// ours: it has no SA.
 func (f *Fabric) Open(device string, port uint8) (transport.Port, error) {
 	if err := f.sys.checkABI(); err != nil {
 		return nil, err
@@ -93,39 +86,55 @@ func (f *Fabric) Open(device string, port uint8) (transport.Port, error) {
 	if err != nil {
 		return nil, err
 	}
+	if layer, err := f.sys.linkLayer(device, port); err != nil || layer != transport.LinkInfiniBand {
+		return nil, fmt.Errorf("%s port %d: not an InfiniBand port: %w", device, port, errors.Join(transport.ErrNoPort, err))
+	}
 	fd, err := openUmad(filepath.Join(f.cfg.DevRoot, "infiniband", name))
 	if err != nil {
 		return nil, err
 	}
-	p := &Port{fabric: f, name: name}
-	if p.saAgent, p.caps.Reports, err = registerSA(fd); err == nil {
-		p.acmAgent, err = register(fd, newRegisterRequest(1, mad.ClassACM, mad.ACMClassVersion, 0))
+	p, err := f.attach(name, fd)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	if err == nil {
-		p.ring, err = ring.New(f.cfg.Slots, f.cfg.Poison)
-	}
+	return p, nil
+}
+
+// attach registers the agents and makes a port of fd, which it takes over.
+func (f *Fabric) attach(name string, fd int) (*Port, error) {
+	sa, reports, err := registerSA(fd)
 	if err != nil {
 		unix.Close(fd)
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, err
 	}
-	p.caps.Multicast, p.caps.QPN, p.caps.Timers = true, mad.QP1, true
-	// A non-blocking descriptor goes to the runtime's poller.
-	p.file = os.NewFile(uintptr(fd), name)
-	if p.conn, err = p.file.SyscallConn(); err == nil {
-		err = p.file.SetReadDeadline(time.Time{}) // fails where the poller did not take it
-	}
+	acm, err := register(fd, newRegisterRequest(1, mad.ClassACM, mad.ACMClassVersion, 0))
 	if err != nil {
-		p.file.Close()
-		return nil, fmt.Errorf("%s: %w", name, err)
+		unix.Close(fd)
+		return nil, err
 	}
+	p, err := newPort(f, name, fd, kernel{})
+	if err != nil {
+		return nil, err
+	}
+	p.saAgent, p.acmAgent, p.caps.Reports = sa, acm, reports
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.closed {
-		p.file.Close()
+	closed := f.closed
+	if !closed {
+		f.ports[p] = struct{}{}
+	}
+	f.mu.Unlock()
+	if closed {
+		p.Close()
 		return nil, net.ErrClosed
 	}
-	f.ports[p] = struct{}{}
 	return p, nil
+}
+
+// forget takes a closed port off the list.
+func (f *Fabric) forget(p *Port) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.ports, p)
 }
 
 // openUmad opens the device in the 64-byte header mode, which must be chosen

@@ -1,0 +1,256 @@
+//go:build linux
+
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package umad
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"acmd/mad"
+	"acmd/mad/madtest"
+	"acmd/mad/ring"
+	"acmd/mad/sa"
+	"acmd/mad/transport"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestKernelSoftibConformance(t *testing.T) {
+	needLab(t, "softib")
+	control(t, "clear")
+	madtest.TestTransport(t, madtest.Harness{
+		New: func(t *testing.T) (transport.Fabric, string, uint8) {
+			f, err := New(Config{Poison: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return f, labDevice, 1
+		},
+		Unreachable: nobodysLID, Poisoned: true, Reports: true,
+	})
+}
+
+// What sysfs and the SMA say is what the diagnostics print; a second look sends no
+// MAD as long as nothing changed.
+func TestKernelSoftibDevices(t *testing.T) {
+	l := newLab(t)
+	list, err := l.fabric.Devices()
+	if err != nil || len(list) < 4 {
+		t.Fatalf("%d devices, %v", len(list), err)
+	}
+	for _, d := range list {
+		if len(d.Ports) != 1 || d.NodeGUID == 0 {
+			t.Fatalf("%+v", d)
+		}
+		p := d.Ports[0]
+		dump := run(t, "smpquery", "portinfo", strconv.Itoa(int(p.LID)), "1")
+		for name, want := range map[string]string{
+			"Lid": p.LID.String(), "SMLid": p.SMLID.String(), "LMC": strconv.Itoa(int(p.LMC)),
+			"SMSL": strconv.Itoa(int(p.SMSL)), "SubnetTimeout": strconv.Itoa(int(p.SubnetTimeout)),
+			"NeighborMTU": strconv.Itoa(128 << p.MTU), "LinkState": "Active", "CapMask": fmt.Sprintf("0x%x", p.CapMask),
+		} {
+			if got := field(t, dump, name); got != want {
+				t.Errorf("%s %s is %s, smpquery says %s", d.Name, name, want, got)
+			}
+		}
+		if p.State != mad.PortActive || p.LinkLayer != transport.LinkInfiniBand || p.Rate == 0 {
+			t.Errorf("%s: %+v", d.Name, p)
+		}
+	}
+	if n := opens(t, func() { newFabric(t).Devices() }); n != len(list) {
+		t.Errorf("a first look opened %d devices, want %d", n, len(list))
+	}
+	if n := opens(t, func() { l.fabric.Devices() }); n != 0 {
+		t.Errorf("a second look opened %d devices", n)
+	}
+}
+
+// PathRecords by LID and by GID are the ones that saquery prints.
+func TestKernelSoftibPathRecord(t *testing.T) {
+	l := newLab(t)
+	for _, other := range []string{"sib0", "sib1", "sib2", "sib3"} {
+		to := portOf(t, l.fabric, other)
+		s, r := l.query(mad.MethodGet, madtest.AnswerTime, byLID)
+		r.SetDLID(to.LID)
+		l.send(s)
+		s.Release()
+		a := l.answer(l.tid)
+		lidPath := *sa.Path(a.MAD())
+		a.Release()
+
+		s, r = l.query(mad.MethodGet, madtest.AnswerTime, sa.PathSGID|sa.PathDGID|sa.PathReversible|sa.PathNumPath)
+		r.SetDGID(to.GIDs[0])
+		l.send(s)
+		s.Release()
+		a = l.answer(l.tid)
+		gidPath := *sa.Path(a.MAD())
+		a.Release()
+
+		if lidPath != gidPath {
+			t.Errorf("%s: paths by LID and by GID differ:\n%x\n%x", other, lidPath, gidPath)
+		}
+		comparePath(t, &lidPath, run(t, "saquery", "-C", labDevice, "PR", "--slid", l.info.LID.String(), "--dlid", to.LID.String()))
+	}
+	l.balanced()
+}
+
+// comparePath compares a record with saquery's dump of one.
+func comparePath(t *testing.T, r *sa.PathRecord, dump string) {
+	t.Helper()
+	hex := func(v uint8) string { return fmt.Sprintf("0x%x", v) }
+	for name, want := range map[string]string{
+		"service_id": fmt.Sprintf("0x%016x", r.ServiceID()), "dgid": r.DGID().String(), "sgid": r.SGID().String(),
+		"dlid": r.DLID().String(), "slid": r.SLID().String(), "hop_flow_raw": fmt.Sprintf("0x%x", r[44:48]),
+		"tclass": hex(r[48]), "num_path_revers": hex(r[49]), "pkey": fmt.Sprintf("0x%X", uint16(r.PKey())),
+		"qos_class": fmt.Sprintf("0x%x", r.QoSClass()), "sl": hex(r.SL()), "mtu": hex(r[54]), "rate": hex(r[55]),
+		"pkt_life": hex(r[56]), "preference": hex(r[57]),
+	} {
+		got := field(t, dump, name)
+		if name == "hop_flow_raw" {
+			v, err := strconv.ParseUint(strings.TrimPrefix(got, "0x"), 16, 32)
+			if got = fmt.Sprintf("0x%08x", v); err != nil {
+				t.Errorf("saquery's %s: %v", name, err)
+			}
+		}
+		if got != want {
+			t.Errorf("%s is %s, saquery says %s", name, want, got)
+		}
+	}
+}
+
+// field case 31: a send that got no answer comes back with its TID and the status
+// of a time-out, after its time and not before, and others are not touched.
+func TestKernelSoftibTimeout(t *testing.T) {
+	l := newLab(t)
+	control(t, "drop class=3 method=0x1 from=sib1 count=1")
+	begin := time.Now()
+	lost := l.ask(300 * time.Millisecond)
+	other := l.ask(madtest.AnswerTime)
+	l.answer(other).Release()
+	l.returned(lost)
+	if d := time.Since(begin); d < 300*time.Millisecond {
+		t.Errorf("back after %v, asked to wait 300ms", d)
+	}
+	l.nothing()
+	// The answer is lost instead of the request: no difference.
+	control(t, "drop class=3 method=0x81 count=1")
+	l.returned(l.ask(300 * time.Millisecond))
+	l.works()
+	l.balanced()
+}
+
+// The kernel's own retries are ours to switch on: the second copy is answered.
+func TestKernelSoftibRetries(t *testing.T) {
+	l := newLab(t)
+	control(t, "drop class=3 method=0x1 from=sib1 count=1")
+	s, _ := l.query(mad.MethodGet, 500*time.Millisecond, byLID)
+	s.Header().SetRetries(3)
+	l.send(s)
+	s.Release()
+	l.answer(l.tid).Release()
+	l.nothing()
+}
+
+// A late answer is dropped behind its time-out, a second copy behind the first.
+func TestKernelSoftibLateAndDoubled(t *testing.T) {
+	l := newLab(t)
+	control(t, "delay class=3 method=0x81 ms=800 count=1")
+	l.returned(l.ask(200 * time.Millisecond))
+	time.Sleep(silence) // the answer passes now
+	l.nothing()
+	control(t, "clear")
+	control(t, "dup class=3 method=0x81 ms=50 count=1")
+	l.works()
+	l.nothing()
+	control(t, "clear")
+	// An answer that is late, but within the time, arrives; one that was sent
+	// behind it overtakes it.
+	control(t, "delay class=3 method=0x81 ms=600 count=1")
+	slow := l.ask(madtest.AnswerTime)
+	quick := l.ask(madtest.AnswerTime)
+	l.answer(quick).Release()
+	l.answer(slow).Release()
+	l.works()
+	l.balanced()
+}
+
+// The kernel owns a TID until it is answered or timed out; then it is free.
+func TestKernelSoftibTIDInUse(t *testing.T) {
+	l := newLab(t)
+	control(t, "drop class=3 method=0x1 from=sib1 count=1")
+	tid := l.ask(500 * time.Millisecond)
+	s, _ := l.query(mad.MethodGet, time.Second, byLID)
+	defer s.Release()
+	s.MAD().SetTID(mad.TID(tid))
+	n, err := l.port.Send([]*ring.Slot{s})
+	if n != 0 || !errors.Is(err, unix.EINVAL) || errors.Is(err, transport.ErrGone) || !strings.Contains(err.Error(), "outstanding") {
+		t.Fatalf("second send of a TID: %d, %v; want 0 and EINVAL that says so", n, err)
+	}
+	l.returned(tid)
+	l.send(s)
+	l.answer(tid).Release()
+}
+
+// A frame that is refused in the middle of a batch ends it there: those before are
+// on their way, the error is that frame's, those behind were not looked at.
+func TestKernelSoftibBatchWithBadFrame(t *testing.T) {
+	l := newLab(t)
+	const n, bad = 8, 4
+	for _, c := range []struct {
+		name  string
+		spoil func(s, first *ring.Slot)
+		check func(error) bool
+	}{
+		{"unknown class", func(s, _ *ring.Slot) { s.MAD()[1] = mad.ClassPerf }, func(err error) bool { return strings.Contains(err.Error(), "class 0x04") }},
+		{"TID in use", func(s, first *ring.Slot) { s.MAD().SetTID(first.MAD().TID()) }, func(err error) bool { return errors.Is(err, unix.EINVAL) }},
+		{"GID index beyond the table", func(s, _ *ring.Slot) { s.Header().SetGID(l.info.GIDs[0]); s.Header().SetGIDIndex(255) }, func(err error) bool { return err != nil }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var slots []*ring.Slot
+			for range n {
+				s, _ := l.query(mad.MethodGet, madtest.AnswerTime, byLID)
+				slots = append(slots, s)
+			}
+			c.spoil(slots[bad], slots[0])
+			sent, err := l.port.Send(slots)
+			if sent != bad || err == nil || !c.check(err) || errors.Is(err, transport.ErrGone) {
+				t.Fatalf("send took %d with %v, want %d", sent, err, bad)
+			}
+			l.send(slots[bad+1:]...)
+			want := map[uint32]bool{}
+			for i, s := range slots {
+				if i != bad {
+					want[s.MAD().TID().Low()] = true
+				}
+				s.Release()
+			}
+			for len(want) > 0 {
+				s := l.recv(madtest.AnswerTime)
+				if s == nil || !want[s.MAD().TID().Low()] || s.Header().Status() != 0 {
+					t.Fatalf("%d answers missing", len(want))
+				}
+				delete(want, s.MAD().TID().Low())
+				s.Release()
+			}
+			l.balanced()
+		})
+	}
+}
+
+// An agent that does not exist is EIO as well, but no reason to give the port up.
+func TestKernelSoftibUnknownAgentIsNotGone(t *testing.T) {
+	l := newLab(t)
+	l.port.saAgent = 31
+	s, _ := l.query(mad.MethodGet, time.Second, byLID)
+	defer s.Release()
+	n, err := l.port.Send([]*ring.Slot{s})
+	if n != 0 || !errors.Is(err, unix.EIO) || errors.Is(err, transport.ErrGone) {
+		t.Errorf("send through an unknown agent: %d, %v; want 0, EIO", n, err)
+	}
+}
