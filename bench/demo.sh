@@ -32,8 +32,8 @@ for _ in $(seq 200); do
 done
 
 ctl endpoints
-ctl resolve node0042
-json=$(bin/acmctl resolve --run-dir "$dir" --json node0042)
+ctl resolve --src node0000 node0042
+json=$(bin/acmctl resolve --run-dir "$dir" --json --src node0000 node0042)
 gid=$(field dgid "$json") lid=$(field dlid "$json")
 ctl resolve 10.64.0.43
 ctl resolve fd00:0:0:1::2b

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package service
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"acmd/mad"
+	"acmd/resolver/config"
+	"acmd/resolver/control"
+	"acmd/resolver/preload"
+)
+
+// Flush implements [control.Backend].
+func (d *Daemon) Flush(_ context.Context, r control.FlushRequest) (n int, err error) {
+	switch {
+	case r.All:
+		n = d.engine.FlushAll()
+	case r.GID != "":
+		gid, err := mad.ParseGID(r.GID)
+		if err != nil {
+			return 0, err
+		}
+		n = d.engine.FlushGID(gid)
+	case r.LID != 0:
+		if !mad.LID(r.LID).IsUnicast() {
+			return 0, fmt.Errorf("%d is not a unicast LID", r.LID)
+		}
+		n = d.engine.FlushLID(mad.LID(r.LID))
+	case r.Dest != "":
+		addr, err := preload.ParseAddr(r.Dest)
+		if err != nil {
+			return 0, err
+		}
+		n = d.engine.FlushDest(addr)
+	case r.Port != "":
+		dev, num, ok := strings.Cut(r.Port, "/")
+		p, perr := strconv.ParseUint(num, 10, 8)
+		if !ok || perr != nil || p == 0 || dev == "" {
+			return 0, fmt.Errorf("port %q: want DEVICE/PORT", r.Port)
+		}
+		if n, err = d.engine.FlushPort(dev, uint8(p)); err != nil {
+			return 0, err
+		}
+	}
+	d.log.Info("flushed by request", "gid", r.GID, "lid", r.LID, "dest", r.Dest, "port", r.Port, "all", r.All, "dropped", n)
+	return n, nil
+}
+
+// Config implements [control.Backend].
+func (d *Daemon) Config() []control.Setting {
+	values := d.settings.Load().Values()
+	list := make([]control.Setting, len(values))
+	for i, v := range values {
+		list[i] = control.Setting{Name: v.Name, Value: v.Value, Origin: v.Origin}
+	}
+	return list
+}
+
+// live are the settings that a reload puts into force; all others wait for the
+// next start, and a reload that changes one says so.
+var live = []string{"log_file", "log_level", "addr_data_file", "route_data_file", "support_ips_in_addr_cfg"}
+
+// Reload implements [control.Backend], and is what SIGHUP does: it reads options,
+// address file and preload files again and opens the log anew. Paths that are
+// cached stay.
+func (d *Daemon) Reload() (warnings []string, err error) {
+	d.reloading.Lock()
+	defer d.reloading.Unlock()
+	old := d.settings.Load()
+	s, problems, err := config.Load(d.opts.OptionsFile, d.opts.env(d.activated, false))
+	if err != nil {
+		d.log.Error("reload: options stay as they were", "err", err)
+		return nil, err
+	}
+	if err := d.logs.reopen(s.LogFile); err != nil {
+		warnings = append(warnings, fmt.Sprintf("log stays where it is: %v", err))
+	}
+	d.level.Set(s.SlogLevel())
+	for _, name := range config.Changed(old, s) {
+		if !contains(live, name) {
+			warnings = append(warnings, fmt.Sprintf("%s has changed (%v); it takes effect at the next start", name, s.Origin(name)))
+		}
+	}
+	for _, p := range problems {
+		warnings = append(warnings, p.Error())
+	}
+	d.settings.Store(s)
+	d.engine.SetAddresses(d.addresses(s))
+	d.loadPreload(d.engine.Endpoints())
+	for _, w := range warnings {
+		d.log.Warn("reload", "warning", w)
+	}
+	d.log.Info("reloaded")
+	return warnings, nil
+}
+
+// State implements [control.Backend].
+func (d *Daemon) State() any {
+	type endpoint struct {
+		Device    string   `json:"device"`
+		Port      uint8    `json:"port"`
+		PKey      string   `json:"pkey"`
+		GID       string   `json:"gid"`
+		LID       mad.LID  `json:"lid"`
+		SMLID     mad.LID  `json:"sm_lid"`
+		Provider  string   `json:"provider"`
+		Addresses []string `json:"addresses"`
+	}
+	type port struct {
+		Device string `json:"device"`
+		Port   uint8  `json:"port"`
+		SA     any    `json:"sa"`
+	}
+	type group struct {
+		Device string  `json:"device"`
+		Port   uint8   `json:"port"`
+		PKey   string  `json:"pkey"`
+		MGID   string  `json:"mgid"`
+		Joined bool    `json:"joined"`
+		MLID   mad.LID `json:"mlid"`
+		Error  string  `json:"error,omitempty"`
+	}
+	eps, ports := []endpoint{}, []port{}
+	for _, ep := range d.engine.Endpoints() {
+		e := endpoint{ep.Device, ep.Port.Num, ep.PKey.String(), ep.GID.String(), ep.Port.LID, ep.Port.SMLID, ep.Provider, []string{}}
+		for _, a := range ep.Addrs {
+			e.Addresses = append(e.Addresses, a.Text)
+		}
+		eps = append(eps, e)
+	}
+	for _, p := range d.ports.list() {
+		ports = append(ports, port{p.id.device, p.id.port, p.Client.Stats()})
+	}
+	groups := []group{}
+	for _, g := range d.acm.Groups() {
+		st := group{g.Device, g.Port, g.PKey.String(), g.MGID.String(), g.Joined, g.MLID, ""}
+		if g.Err != nil {
+			st.Error = g.Err.Error()
+		}
+		groups = append(groups, st)
+	}
+	return map[string]any{
+		"version":   d.opts.Version,
+		"fabric":    d.opts.Fabric,
+		"uptime_s":  int64(time.Since(d.started) / time.Second),
+		"endpoints": eps,
+		"ports":     ports,
+		"engine":    d.engine.Stats(),
+		"acm":       d.acm.Stats(),
+		"groups":    groups,
+		"clients":   d.door.Stats(),
+	}
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package service
+
+import (
+	"log/slog"
+	"os"
+	"sync"
+
+	"acmd/resolver/config"
+)
+
+// logFile is the log's destination, which can be opened again under way (after a
+// rotation) without losing a line.
+type logFile struct {
+	mu   sync.Mutex
+	path string
+	file *os.File
+}
+
+// Write implements io.Writer; one call is one line.
+func (l *logFile) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.file.Write(b)
+}
+
+// reopen opens path and closes what was open before. On an error the old file
+// goes on.
+func (l *logFile) reopen(path string) error {
+	f, err := config.OpenLog(path)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	old := l.file
+	l.path, l.file = path, f
+	l.mu.Unlock()
+	if old != nil && old != os.Stdout && old != os.Stderr {
+		return old.Close()
+	}
+	return nil
+}
+
+func (l *logFile) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file == os.Stdout || l.file == os.Stderr {
+		return nil
+	}
+	return l.file.Close()
+}
+
+// openLog makes the daemon's logger. Lines are text; where the service manager
+// stamps them itself (JOURNAL_STREAM is set) they carry no time.
+func (d *Daemon) openLog(s *config.Settings) error {
+	d.logs = &logFile{}
+	if err := d.logs.reopen(s.LogFile); err != nil {
+		return err
+	}
+	d.onStop(d.logs.Close)
+	d.level.Set(s.SlogLevel())
+	opts := &slog.HandlerOptions{Level: &d.level}
+	stamped := d.opts.Getenv("JOURNAL_STREAM") != "" && (s.LogFile == "stdout" || s.LogFile == "stderr")
+	opts.ReplaceAttr = func(groups []string, a slog.Attr) slog.Attr {
+		switch {
+		case len(groups) > 0:
+		case a.Key == slog.TimeKey && stamped:
+			return slog.Attr{}
+		case a.Key == slog.LevelKey && a.Value.Any() == slog.Level(config.LevelTrace):
+			return slog.String(slog.LevelKey, "TRACE")
+		}
+		return a
+	}
+	d.log = slog.New(slog.NewTextHandler(d.logs, opts))
+	return nil
+}

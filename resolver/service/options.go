@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package service
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"acmd/mad/fabric"
+	"acmd/mad/ibsim"
+	"acmd/mad/transport"
+	"acmd/mad/umad"
+	"acmd/resolver"
+	"acmd/resolver/config"
+	"acmd/resolver/hostnet"
+	"acmd/resolver/preload"
+)
+
+// Options are what the command line says.
+type Options struct {
+	OptionsFile string // -O; "": /etc/rdma/ibacm_opts.cfg
+	AddressFile string // -A; "": /etc/rdma/ibacm_addr.cfg
+	RunDir      string // --run-dir; "": /run
+	Fabric      string // --fabric: umad, embedded[:...] or ibsim[:...]
+	Systemd     bool   // --systemd
+	Version     string
+
+	Getenv func(string) string // os.Getenv
+}
+
+func (o *Options) setDefaults() {
+	if o.OptionsFile == "" {
+		o.OptionsFile = filepath.Join(config.DefaultConfDir, config.OptionsFile)
+	}
+	if o.AddressFile == "" {
+		o.AddressFile = filepath.Join(config.DefaultConfDir, config.AddressFile)
+	}
+	if o.RunDir == "" {
+		o.RunDir = config.DefaultRunDir
+	}
+	if o.Fabric == "" {
+		o.Fabric = "umad"
+	}
+	for _, path := range []*string{&o.OptionsFile, &o.AddressFile, &o.RunDir} {
+		if abs, err := filepath.Abs(*path); err == nil {
+			*path = abs
+		}
+	}
+}
+
+// sources are the words of addr_prot.
+var sources = []string{resolver.SourceACM, preload.Name}
+
+// env is what the settings' meaning depends on.
+func (o *Options) env(activated, check bool) config.Env {
+	return config.Env{
+		RunDir: o.RunDir, Sources: sources, Providers: []string{resolver.DefaultProviderName},
+		Systemd: o.Systemd, Activated: activated, Check: check,
+	}
+}
+
+// fabricView is a transport together with what it says about the host.
+type fabricView struct {
+	transport.Fabric
+	host  resolver.Host           // nil: the kernel's view
+	addrs []resolver.AddressEntry // names of the node on a fabric that brings its own
+}
+
+// openFabric reads the --fabric option and attaches.
+func openFabric(spec string) (*fabricView, error) {
+	kind, rest, _ := strings.Cut(spec, ":")
+	switch kind {
+	case "umad":
+		if rest != "" {
+			return nil, fmt.Errorf("--fabric umad takes no options, got %q", rest)
+		}
+		f, err := umad.New(umad.Config{})
+		if err != nil {
+			return nil, err
+		}
+		return &fabricView{Fabric: f}, nil
+	case "ibsim":
+		cfg, err := ibsim.ParseOptions(rest)
+		if err != nil {
+			return nil, fmt.Errorf("--fabric ibsim: %w", err)
+		}
+		f, err := ibsim.New(cfg)
+		if err != nil {
+			return nil, err
+		}
+		return &fabricView{Fabric: f}, nil
+	case "embedded":
+		cfg, err := fabric.ParseOptions(rest)
+		if err != nil {
+			return nil, fmt.Errorf("--fabric embedded: %w", err)
+		}
+		f, err := fabric.New(cfg)
+		if err != nil {
+			return nil, fmt.Errorf("--fabric embedded: %w", err)
+		}
+		return embeddedView(f)
+	}
+	return nil, fmt.Errorf("--fabric %q: want umad, embedded[:nodes=N,...] or ibsim[:SOCKNAME,node=ID]", spec)
+}
+
+// embeddedView gives node 0 of an embedded fabric the names and addresses that
+// its formulas say, and chooses sources among them: the kernel's routing knows
+// nothing of this fabric.
+func embeddedView(f *fabric.Fabric) (*fabricView, error) {
+	devices, err := f.Devices()
+	if err != nil {
+		return nil, err
+	}
+	v := &fabricView{Fabric: f}
+	var static hostnet.Static
+	for _, d := range devices {
+		for _, p := range d.Ports {
+			if p.LinkLayer != transport.LinkInfiniBand {
+				continue
+			}
+			name := fabric.NodeName(0, p.Num)
+			v.addrs = append(v.addrs, resolver.AddressEntry{Addr: resolver.NameAddr(name), Text: name, Device: d.Name, Port: p.Num, Default: true})
+			for _, ip := range []resolver.HostAddr{{IP: fabric.IPv4(0, p.Num)}, {IP: fabric.IPv6(0, p.Num)}} {
+				ip.Device, ip.Port, ip.Ifname = d.Name, p.Num, "embedded"
+				static.Addrs = append(static.Addrs, ip)
+			}
+		}
+	}
+	static.Choose = hostnet.SameFamily(static.Addrs)
+	v.host = &static
+	return v, nil
+}

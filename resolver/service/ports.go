@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package service
+
+import (
+	"fmt"
+	"log/slog"
+	"sort"
+	"sync"
+
+	"acmd/mad/transport"
+	"acmd/resolver"
+	"acmd/resolver/acmp"
+	saclient "acmd/resolver/sa"
+)
+
+// portTable has the SA client of each open port.
+type portTable struct {
+	fabric  transport.Fabric
+	cfg     saclient.Config
+	log     *slog.Logger
+	acm     *acmp.Source
+	suspect func() // asks the engine to read the ports again; set once it runs
+
+	mu    sync.Mutex
+	ports map[portID]*saPort
+}
+
+type portID struct {
+	device string
+	port   uint8
+}
+
+func newPortTable(f transport.Fabric, cfg saclient.Config, log *slog.Logger) *portTable {
+	return &portTable{fabric: f, cfg: cfg, log: log, ports: map[portID]*saPort{}}
+}
+
+// open is the engine's OpenSA.
+func (t *portTable) open(device string, info transport.PortInfo) (resolver.SA, error) {
+	p, err := t.fabric.Open(device, info.Num)
+	if err != nil {
+		return nil, err
+	}
+	cfg := t.cfg
+	cfg.Suspect = func() {
+		t.mu.Lock()
+		fn := t.suspect
+		t.mu.Unlock()
+		if fn != nil {
+			fn()
+		}
+	}
+	log := t.log.With("device", device, "port", info.Num)
+	client := saclient.Open(p, info, cfg, log)
+	s := &saPort{EngineSA: acmp.EngineSA{Client: client}, table: t, id: portID{device, info.Num}, port: p}
+	if err := t.acm.Attach(device, info.Num, client); err != nil {
+		s.Close()
+		return nil, err
+	}
+	t.mu.Lock()
+	t.ports[s.id] = s
+	t.mu.Unlock()
+	log.Info("port is open", "caps", fmt.Sprintf("%+v", p.Caps()))
+	return s, nil
+}
+
+func (t *portTable) setSuspect(fn func()) {
+	t.mu.Lock()
+	t.suspect = fn
+	t.mu.Unlock()
+}
+
+// list returns the open ports in order of device and number.
+func (t *portTable) list() []*saPort {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	list := make([]*saPort, 0, len(t.ports))
+	for _, s := range t.ports {
+		list = append(list, s)
+	}
+	sort.Slice(list, func(i, j int) bool {
+		a, b := list[i].id, list[j].id
+		return a.device < b.device || a.device == b.device && a.port < b.port
+	})
+	return list
+}
+
+// saPort is an SA client in the engine's shape that takes its port along when it
+// closes.
+type saPort struct {
+	acmp.EngineSA
+	table *portTable
+	id    portID
+	port  transport.Port
+}
+
+// Close implements [resolver.SA].
+func (s *saPort) Close() {
+	s.table.mu.Lock()
+	if s.table.ports[s.id] == s {
+		delete(s.table.ports, s.id)
+	}
+	s.table.mu.Unlock()
+	s.EngineSA.Close()
+	if err := s.port.Close(); err != nil {
+		s.table.log.Debug("port closed", "device", s.id.device, "port", s.id.port, "err", err)
+	}
+}

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"acmd/mad/transport"
+	"acmd/resolver"
+	"acmd/resolver/acmp"
+	"acmd/resolver/acmsock"
+	"acmd/resolver/config"
+	"acmd/resolver/control"
+	"acmd/resolver/hostnet"
+	"acmd/resolver/preload"
+	"acmd/resolver/sa"
+)
+
+// drainTime bounds how long Stop waits for answers that are owed. It is a little
+// more than the longest request time-out that makes sense.
+const drainTime = 5 * time.Second
+
+// Daemon is a running service.
+type Daemon struct {
+	opts      Options
+	activated bool
+	started   time.Time
+
+	settings atomic.Pointer[config.Settings]
+	lock     *config.LockFile
+	logs     *logFile
+	level    slog.LevelVar
+	log      *slog.Logger
+
+	fabric  *fabricView
+	ports   *portTable
+	acm     *acmp.Source
+	preload *preload.Source
+	engine  *resolver.Engine
+	door    *acmsock.Server
+	control *control.Server
+
+	reloading sync.Mutex
+	undo      []func() error // what Stop does, last first
+}
+
+// Start brings the service up. On an error everything that was opened is closed
+// again.
+func Start(o Options) (d *Daemon, err error) {
+	o.setDefaults()
+	d = &Daemon{opts: o, started: time.Now()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.close())
+		}
+	}()
+	passed, err := acmsock.Passed(o.Getenv, acmsock.FirstPassed)
+	if err != nil {
+		return d, err
+	}
+	d.activated = len(passed.Streams) > 0
+	settings, problems, err := config.Load(o.OptionsFile, o.env(d.activated, false))
+	if err != nil {
+		return d, err
+	}
+	d.settings.Store(settings)
+	// The lock comes first: a second instance must not touch the log, the
+	// sockets or the fabric of the first.
+	if d.lock, err = config.Lock(settings.LockFile); err != nil {
+		return d, err
+	}
+	d.onStop(d.lock.Close)
+	if err = d.openLog(settings); err != nil {
+		return d, err
+	}
+	d.log.Info("acmd starts", "version", o.Version, "fabric", o.Fabric, "options", o.OptionsFile)
+	d.report(problems)
+	if len(passed.Netlink) > 0 {
+		d.log.Warn("a kernel netlink socket was passed in; path requests of the kernel are not served by this build")
+	}
+	if _, err := acmsock.RaiseNoFile(d.log, settings.MaxClients); err != nil {
+		d.log.Warn("open files", "err", err)
+	}
+	if err = d.startEngine(settings); err != nil {
+		return d, err
+	}
+	if err = d.startDoors(settings, passed.Streams); err != nil {
+		return d, err
+	}
+	return d, nil
+}
+
+func (d *Daemon) onStop(fn func() error) { d.undo = append(d.undo, fn) }
+
+// close undoes what was done, last first.
+func (d *Daemon) close() (err error) {
+	for len(d.undo) > 0 {
+		last := len(d.undo) - 1
+		fn := d.undo[last]
+		d.undo = d.undo[:last]
+		err = errors.Join(err, fn())
+	}
+	return err
+}
+
+func (d *Daemon) startEngine(s *config.Settings) (err error) {
+	if d.fabric, err = openFabric(d.opts.Fabric); err != nil {
+		return err
+	}
+	d.onStop(d.fabric.Close)
+	d.ports = newPortTable(d.fabric, saConfig(s), d.log)
+	d.acm = acmp.New(acmp.Config{
+		Depth: s.ResolveDepth, Timeout: s.Timeout, Retries: s.Retries,
+		MinMTU: s.MinMTU, MinRate: s.MinRate, RouteACM: s.RouteProt == config.RouteACM,
+	}, d.log)
+	d.ports.acm = d.acm
+	var hosts, dump string
+	if s.AddrPreload {
+		hosts = s.AddrDataFile
+	}
+	if s.RoutePreload {
+		dump = s.RouteDataFile
+	}
+	d.preload = preload.New(hosts, dump)
+	host := d.fabric.host
+	if host == nil {
+		host = hostnet.New()
+	}
+	cfg := engineConfig(s)
+	cfg.Fabric, cfg.Host, cfg.Log = d.fabric, host, d.log
+	cfg.OpenSA = d.ports.open
+	cfg.Sources = d.sources(s)
+	cfg.Routes = d.preload
+	cfg.OnTopology = d.topologyChanged
+	cfg.OnEvent = d.acm.Event
+	cfg.Addresses = d.addresses(s)
+	if d.engine, err = resolver.New(cfg); err != nil {
+		return err
+	}
+	d.ports.setSuspect(d.engine.Kick)
+	d.onStop(func() error { d.engine.Close(); return nil })
+	d.loadPreload(d.engine.Endpoints())
+	return nil
+}
+
+// sources puts the preload files first: what an administrator wrote down wins,
+// and costs nothing to look at.
+func (d *Daemon) sources(s *config.Settings) (list []resolver.AddressSource) {
+	byName := map[string]resolver.AddressSource{resolver.SourceACM: d.acm, preload.Name: d.preload}
+	if !contains(s.AddrProt, preload.Name) {
+		list = append(list, d.preload)
+	}
+	for _, name := range s.AddrProt {
+		if src := byName[name]; src != nil {
+			list = append(list, src)
+		}
+	}
+	return list
+}
+
+func contains(list []string, s string) bool {
+	for _, v := range list {
+		if v == s {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *Daemon) startDoors(s *config.Settings, passed []int) (err error) {
+	cfg := acmsock.Config{
+		RunDir: d.opts.RunDir, Mode: acmsock.Mode(s.ServerMode), Port: s.ServerPort,
+		NoLinks: s.AcmePlusKernelOnly, Listeners: passed, Threads: s.ServerThreads, MaxClients: s.MaxClients,
+	}
+	if d.door, err = acmsock.New(cfg, d.engine, d.log); err != nil {
+		return err
+	}
+	d.onStop(func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+		defer cancel()
+		return d.door.Drain(ctx)
+	})
+	if d.control, err = control.Listen(d.opts.RunDir, d, d.log); err != nil {
+		return err
+	}
+	d.onStop(d.control.Close)
+	d.door.Start()
+	if err = tellParent(d.opts.Getenv); err != nil {
+		return err
+	}
+	for _, a := range d.door.Addrs() {
+		d.log.Info("serving clients", "network", a.Network(), "address", a.String())
+	}
+	return nil
+}
+
+// Status is one line for the service manager.
+func (d *Daemon) Status() string {
+	return fmt.Sprintf("%d endpoints, %d paths", len(d.engine.Endpoints()), d.engine.CacheLen())
+}
+
+// Stop drains the doors, closes everything and gives the lock back.
+func (d *Daemon) Stop() error {
+	d.log.Info("acmd stops")
+	return d.close()
+}
+
+// Log is the daemon's log.
+func (d *Daemon) Log() *slog.Logger { return d.log }
+
+// addresses collects the names of endpoints: the fabric's own, then the address
+// file, or, without one, the names that ib_acme -A would have generated.
+func (d *Daemon) addresses(s *config.Settings) []resolver.AddressEntry {
+	list := d.fabric.addrs
+	lines, problems, err := config.LoadAddrs(d.opts.AddressFile, s.SupportIPsInAddr)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if len(list) > 0 {
+			return list // the fabric named its node
+		}
+		lines = d.generatedAddrs()
+		d.log.Info("no address file, endpoints are named after the host", "file", d.opts.AddressFile)
+	case err != nil:
+		d.log.Error("address file cannot be read", "err", err)
+	}
+	d.report(problems)
+	for i := range lines {
+		l := &lines[i]
+		addr, err := preload.ParseAddr(l.Addr)
+		if err != nil {
+			continue // LoadAddrs has refused it already
+		}
+		list = append(list, resolver.AddressEntry{
+			Addr: addr, Text: l.Addr, Device: l.Device, Port: l.Port, PKey: l.PKey, Default: l.IsDefault(),
+		})
+	}
+	return list
+}
+
+func (d *Daemon) generatedAddrs() []config.AddrLine {
+	devices, err := d.fabric.Devices()
+	if err != nil {
+		d.log.Warn("devices cannot be listed", "err", err)
+	}
+	return config.GenerateAddrs(hostname(), GeneratePorts(devices))
+}
+
+// GeneratePorts lists the InfiniBand ports in the form that config's generators
+// take.
+func GeneratePorts(devices []transport.Device) (list []config.Port) {
+	for _, dev := range devices {
+		for _, p := range dev.Ports {
+			if p.LinkLayer == transport.LinkInfiniBand {
+				list = append(list, config.Port{Device: dev.Name, Port: p.Num, Active: p.State == 4})
+			}
+		}
+	}
+	return list
+}
+
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil || name == "" {
+		return "localhost"
+	}
+	return name
+}
+
+// topologyChanged runs on the engine's topology goroutine.
+func (d *Daemon) topologyChanged(eps []*resolver.Endpoint) {
+	d.acm.SetEndpoints(eps)
+	if d.preload.Stale(eps) {
+		d.loadPreload(eps)
+	}
+}
+
+func (d *Daemon) loadPreload(eps []*resolver.Endpoint) {
+	problems, err := d.preload.Load(eps)
+	if err != nil {
+		d.log.Error("preload", "err", err)
+	}
+	d.report(problems)
+	if hosts, ports, paths := d.preload.Counts(); hosts+ports+paths > 0 {
+		d.log.Info("preloaded", "hosts", hosts, "ports", ports, "paths", paths)
+	}
+}
+
+// report logs what is wrong with a file, at most a screen of it.
+func (d *Daemon) report(problems []config.Problem) {
+	const most = 50
+	for i, p := range problems {
+		if i == most {
+			d.log.Warn("more problems in this file", "count", len(problems)-most)
+			return
+		}
+		d.log.Warn(p.Error())
+	}
+}
+
+// CheckConfig prints every effective setting with its origin and returns an
+// error if anything in the files is not as it should be.
+func CheckConfig(o Options, w io.Writer) error {
+	o.setDefaults()
+	passed, err := acmsock.Passed(o.Getenv, acmsock.FirstPassed)
+	if err != nil {
+		return err
+	}
+	settings, problems, err := config.Load(o.OptionsFile, o.env(len(passed.Streams) > 0, false))
+	if err != nil {
+		return err
+	}
+	if err := settings.Effective(w); err != nil {
+		return err
+	}
+	_, addrProblems, err := config.LoadAddrs(o.AddressFile, settings.SupportIPsInAddr)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return config.Errors(append(problems, addrProblems...), true)
+}
+
+func saConfig(s *config.Settings) sa.Config {
+	return sa.Config{Timeout: s.Timeout, Retries: s.Retries, Depth: s.SAWindow, MaxRate: s.SAMaxRate, RetryNoRecords: noRecordTries}
+}
