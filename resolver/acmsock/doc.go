@@ -12,8 +12,8 @@
 // the reply builders produce the bytes that ibacm would, down to its uneven use
 // of the ACK bit.
 //
-// The server runs a few epoll loops, each one goroutine on a thread of its own.
-// A request that the engine can answer at once is read, answered and written
+// The server runs a few epoll loops, each one goroutine outside of the runtime's
+// network poller. A request that the engine can answer at once is read, answered and written
 // without leaving the loop: one recv and one send. Others wait in the engine,
 // and their replies come back through the loop's mailbox. Replies keep the
 // order of requests on each connection.

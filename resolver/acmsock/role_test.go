@@ -12,6 +12,8 @@ const roleEnv = "ACMSOCK_TEST_ROLE"
 
 func runRole(role string) {
 	switch role {
+	case "bench-server":
+		benchServer()
 	default:
 		fmt.Fprintln(os.Stderr, "unknown role", role)
 		os.Exit(2)
