@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+type loadConfig struct {
+	addr      string
+	conns     int
+	pipeline  int
+	dur       time.Duration
+	once      bool
+	nodelay   bool
+	pad       int
+	raw       bool
+	timeout   time.Duration
+	targets   []target
+	pid       int
+	label     string
+	keepGoing bool
+}
+
+type worker struct {
+	cfg    *loadConfig
+	lat    []uint32 // nanoseconds
+	ok     int64
+	failed int64
+	first  error
+}
+
+func (w *worker) fail(err error) {
+	w.failed++
+	if w.first == nil {
+		w.first = err
+	}
+}
+
+func (w *worker) open() (stream, error) {
+	if w.cfg.raw {
+		c, err := dialRaw(w.cfg.addr, w.cfg.timeout)
+		return c, err
+	}
+	c, err := dial(w.cfg.addr)
+	return c, err
+}
+
+// flight is a request that waits for its response.
+type flight struct {
+	t   *target
+	tid uint64
+	at  time.Time
+}
+
+// run resolves until stop (or until next gives no more targets), keeping up to
+// pipeline requests in flight on one connection.
+func (w *worker) run(c stream, seed uint64, next func(*rand.Rand) *target, stop *atomic.Bool) {
+	var (
+		rng   = rand.New(rand.NewPCG(seed, 1))
+		queue = make([]flight, 0, w.cfg.pipeline)
+		out   [maxMsg]byte
+		in    reader
+		tid   = seed << 32
+	)
+	for {
+		for len(queue) < w.cfg.pipeline && !stop.Load() {
+			t := next(rng)
+			if t == nil {
+				break
+			}
+			tid++
+			n := t.request(out[:], tid, w.cfg.nodelay, w.cfg.pad)
+			at := time.Now()
+			if _, err := c.Write(out[:n]); err != nil {
+				w.fail(fmt.Errorf("write: %w", err))
+				return
+			}
+			queue = append(queue, flight{t, tid, at})
+		}
+		if len(queue) == 0 {
+			return
+		}
+		msg, err := in.message(c)
+		if err != nil {
+			w.failed += int64(len(queue)) - 1
+			w.fail(err)
+			return
+		}
+		now := time.Now()
+		// answers to different destinations may overtake one another
+		tidIn, i := native.Uint64(msg[8:]), 0
+		for i < len(queue)-1 && queue[i].tid != tidIn {
+			i++
+		}
+		f := queue[i]
+		queue = slices.Delete(queue, i, i+1)
+		if err := f.t.check(msg, f.tid); err != nil {
+			w.fail(fmt.Errorf("%s: %w", f.t.text, err))
+			if !w.cfg.keepGoing {
+				return
+			}
+		} else {
+			w.ok++
+			w.lat = append(w.lat, uint32(min(now.Sub(f.at), 4*time.Second)))
+		}
+		in.done(msg)
+	}
+}
+
+// reader cuts a stream into messages by their length field.
+type reader struct {
+	buf  [4 * maxMsg]byte
+	have int
+}
+
+// message returns the next message, valid until done.
+func (r *reader) message(c stream) ([]byte, error) {
+	for {
+		if r.have >= hdrLen {
+			n := int(native.Uint16(r.buf[6:]))
+			if n < hdrLen || n > maxMsg {
+				return nil, fmt.Errorf("response length %d", n)
+			}
+			if r.have >= n {
+				return r.buf[:n], nil
+			}
+		}
+		n, err := c.Read(r.buf[r.have:])
+		if err != nil {
+			return nil, fmt.Errorf("read: %w", err)
+		}
+		r.have += n
+	}
+}
+
+func (r *reader) done(msg []byte) { r.have = copy(r.buf[:], r.buf[len(msg):r.have]) }
+
+func load(cfg *loadConfig) result {
+	var (
+		wg    sync.WaitGroup
+		stop  atomic.Bool
+		index atomic.Int64
+		ws    = make([]worker, cfg.conns)
+		gate  = make(chan struct{})
+	)
+	next := func(r *rand.Rand) *target {
+		if cfg.once {
+			i := int(index.Add(1)) - 1
+			if i >= len(cfg.targets) {
+				return nil
+			}
+			return &cfg.targets[i]
+		}
+		if len(cfg.targets) == 1 {
+			return &cfg.targets[0]
+		}
+		return &cfg.targets[r.IntN(len(cfg.targets))]
+	}
+	if cfg.raw {
+		runtime.GOMAXPROCS(cfg.conns + 2)
+	}
+	runtime.GC()
+	old := debug.SetGCPercent(-1)
+	defer debug.SetGCPercent(old)
+
+	for i := range ws {
+		w := &ws[i]
+		w.cfg = cfg
+		w.lat = make([]uint32, 0, 1<<16)
+		c, err := w.open()
+		if err != nil {
+			w.fail(err)
+			continue
+		}
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			defer c.Close()
+			if cfg.raw {
+				runtime.LockOSThread()
+			}
+			<-gate
+			w.run(c, uint64(i+1), next, &stop)
+		}()
+	}
+	var cpu0 time.Duration
+	if cfg.pid != 0 {
+		cpu0, _ = cpuTime(cfg.pid)
+	}
+	begin := time.Now()
+	close(gate)
+	if !cfg.once {
+		time.AfterFunc(cfg.dur, func() { stop.Store(true) })
+	}
+	wg.Wait()
+	return summarize(cfg, ws, time.Since(begin), cpu0)
+}
+
+// summarize joins what the workers saw with what the server used.
+func summarize(cfg *loadConfig, ws []worker, wall, cpu0 time.Duration) result {
+	r := result{Label: cfg.label, Server: cfg.addr, Conns: cfg.conns, Pipeline: cfg.pipeline,
+		Targets: len(cfg.targets), Seconds: wall.Seconds()}
+	if cfg.pid != 0 {
+		if cpu1, err := cpuTime(cfg.pid); err == nil {
+			r.CPUShare = (cpu1 - cpu0).Seconds() / wall.Seconds()
+			r.CPUPer1M = (cpu1 - cpu0).Seconds()
+		}
+		r.RSSKB, r.PeakKB = rssKB(cfg.pid)
+	}
+	var all []uint32
+	for i := range ws {
+		w := &ws[i]
+		r.OK += w.ok
+		r.Failed += w.failed
+		if w.first != nil && r.FirstError == "" {
+			r.FirstError = w.first.Error()
+		}
+		all = append(all, w.lat...)
+	}
+	slices.Sort(all)
+	q := func(p float64) float64 {
+		if len(all) == 0 {
+			return 0
+		}
+		return float64(all[min(int(p*float64(len(all))), len(all)-1)]) / 1000
+	}
+	r.P50us, r.P99us, r.P999us, r.MaxUs = q(.5), q(.99), q(.999), q(1)
+	r.PerSec = float64(r.OK) / wall.Seconds()
+	if r.OK > 0 {
+		r.CPUPer1M *= 1e6 / float64(r.OK)
+	}
+	return r
+}

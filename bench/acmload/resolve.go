@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// resolveFlags is the command line of "resolve".
+type resolveFlags struct {
+	cfg          loadConfig
+	conns        string
+	reps         int
+	src, dst     string
+	file, io     string
+	json, warmUp bool
+}
+
+func parseResolve(args []string) *resolveFlags {
+	r := &resolveFlags{}
+	c := &r.cfg
+	fs := flag.NewFlagSet("resolve", flag.ExitOnError)
+	fs.StringVar(&c.addr, "s", "/run/ibacm.sock", "service: a socket path or host:port")
+	fs.StringVar(&r.conns, "c", "1", "connections, comma separated for several runs")
+	fs.IntVar(&c.pipeline, "pipeline", 1, "requests in flight per connection")
+	fs.DurationVar(&c.dur, "t", 5*time.Second, "length of a run")
+	fs.IntVar(&r.reps, "reps", 1, "repeat every run")
+	fs.StringVar(&r.src, "src", "", "source, kind:value")
+	fs.StringVar(&r.dst, "dst", "", "one destination: kind:value,dgid,dlid")
+	fs.StringVar(&r.file, "dests", "", "file of destinations: kind:value dgid dlid")
+	fs.BoolVar(&c.once, "once", false, "resolve every destination exactly once")
+	fs.BoolVar(&c.nodelay, "nodelay", false, "ask for cached data only")
+	fs.IntVar(&c.pad, "pad", 0, "pad requests to this many bytes")
+	fs.StringVar(&r.io, "io", "raw", "raw (blocking system calls) or net (Go poller)")
+	fs.DurationVar(&c.timeout, "timeout", 30*time.Second, "give up on a response (raw only)")
+	fs.IntVar(&c.pid, "pid", 0, "server process to account")
+	fs.StringVar(&c.label, "label", "", "label in the output")
+	fs.BoolVar(&r.json, "json", false, "one JSON object per run")
+	fs.BoolVar(&c.keepGoing, "keep-going", false, "carry on after a wrong response")
+	fs.BoolVar(&r.warmUp, "warm", false, "resolve every destination once before measuring")
+	fs.Parse(args)
+	return r
+}
+
+func (r *resolveFlags) check() (err error) {
+	switch r.io {
+	case "raw", "net":
+		r.cfg.raw = r.io == "raw"
+	default:
+		return fmt.Errorf("-io %q: want raw or net", r.io)
+	}
+	if r.cfg.pipeline < 1 || r.reps < 1 || r.cfg.pad > maxMsg {
+		return fmt.Errorf("want -pipeline and -reps of 1 at least, -pad of %d at most", maxMsg)
+	}
+	switch {
+	case r.dst != "":
+		f := strings.Split(r.dst, ",")
+		if len(f) != 3 {
+			return errors.New("-dst wants kind:value,dgid,dlid")
+		}
+		t, err := newTarget(f[0], f[1], f[2], r.src)
+		if err != nil {
+			return err
+		}
+		r.cfg.targets = []target{t}
+	case r.file != "":
+		f, err := os.Open(r.file)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if r.cfg.targets, err = readTargets(f, r.src); err != nil {
+			return err
+		}
+	}
+	if len(r.cfg.targets) == 0 {
+		return errors.New("no destinations: use -dst or -dests")
+	}
+	return nil
+}
+
+func cmdResolve(args []string) error {
+	r := parseResolve(args)
+	if err := r.check(); err != nil {
+		return err
+	}
+	if r.warmUp {
+		w := r.cfg
+		w.once, w.conns, w.pipeline = true, 1, 1
+		if got := load(&w); got.Failed > 0 {
+			return fmt.Errorf("warm-up: %d failed, first: %s", got.Failed, got.FirstError)
+		}
+	}
+	if !r.json {
+		printHeader()
+	}
+	bad := false
+	for _, s := range strings.Split(r.conns, ",") {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 {
+			return fmt.Errorf("bad connection count %q", s)
+		}
+		var runs []result
+		for range r.reps {
+			c := r.cfg
+			c.conns = n
+			got := load(&c)
+			got.print(r.json)
+			bad = bad || got.Failed > 0
+			runs = append(runs, got)
+		}
+		if len(runs) > 1 {
+			m := median(runs)
+			m.print(r.json)
+		}
+	}
+	if bad {
+		return errors.New("some resolves failed")
+	}
+	return nil
+}
