@@ -51,6 +51,7 @@ type Client struct {
 	rnd      *rand.Rand
 	now      int64                // clock at the start of this turn
 	cur      *transport.PortInfo  // the info in force
+	pkey     uint16               // its P_Key index towards the SA
 	byTID    map[uint32]*flight   // flights on the wire or delayed
 	queue    list                 // not yet in the window
 	retry    list                 // in the window, next try due
@@ -105,7 +106,7 @@ func Open(p transport.Port, info transport.PortInfo, cfg Config, log *slog.Logge
 	}
 	c.count.window.Store(int64(c.window))
 	c.info.Store(&info)
-	c.cur = &info
+	c.cur, c.pkey = &info, info.SAPKeyIndex()
 	go c.run()
 	return c
 }

@@ -68,6 +68,104 @@ func TestRequestBytes(t *testing.T) {
 	})
 }
 
+// Field case 15: the P_Key index of SA traffic is that of 0xFFFF, else of 0x7FFF,
+// else 0, and follows the table.
+func TestPKeyIndex(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPort(t, func(p *scriptPort, s *sent) error { p.answer(s, time.Millisecond, reply(s)); return nil })
+		c := Open(p, activeInfo(), Config{}, nil)
+		defer closeAll(t, c, p)
+		for i, tt := range []struct {
+			keys []mad.PKey
+			want uint16
+		}{
+			{[]mad.PKey{0x8001, 0x7fff, 0x8002}, 1},
+			{[]mad.PKey{0x8001}, 0},
+			{[]mad.PKey{0x7fff, 0, 0x8002, 0xffff}, 3},
+			{nil, 0},
+		} {
+			info := activeInfo()
+			info.PKeys = tt.keys
+			c.Update(info)
+			if o := <-ask(t, c, 9); o.err != nil {
+				t.Error(o.err)
+			}
+			if got := p.sends()[i].hdr.PKeyIndex(); got != tt.want {
+				t.Errorf("table %v: index %d, want %d", tt.keys, got, tt.want)
+			}
+		}
+	})
+}
+
+// An idle client sleeps: no timer, no look at the port.
+func TestIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPort(t, func(p *scriptPort, s *sent) error { p.answer(s, time.Millisecond, reply(s)); return nil })
+		c := Open(p, activeInfo(), Config{Retries: 2}, nil)
+		defer closeAll(t, c, p)
+		if o := <-ask(t, c, 9); o.err != nil {
+			t.Error(o.err)
+		}
+		synctest.Wait()
+		before := p.recvs.Load()
+		time.Sleep(24 * time.Hour)
+		if n := p.recvs.Load() - before; n != 0 {
+			t.Errorf("looked at the port %d times in a day", n)
+		}
+		if c.Info().LID != 4 || c.Caps().Timers {
+			t.Errorf("info %+v, caps %+v", c.Info(), c.Caps())
+		}
+	})
+}
+
+// A ring that has no slot to lend ends the client with a reason.
+func TestNoSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPort(t, nil)
+		all := make([]*ring.Slot, p.ring.Cap())
+		p.ring.GetN(all)
+		c := Open(p, activeInfo(), Config{}, nil)
+		<-c.Done()
+		if o := <-ask(t, c, 9); o.err == nil || c.Err() == nil {
+			t.Errorf("%v, %v", o.err, c.Err())
+		}
+		if err := c.AtEnd(func(error) { t.Error("called") }); err == nil {
+			t.Error("AtEnd on a client that has ended")
+		}
+		for _, s := range all {
+			s.Release()
+		}
+		closeAll(t, c, p)
+	})
+}
+
+// An answer that breaks off a transfer, and one that is only its first packet,
+// are told from whole ones.
+func TestBrokenTable(t *testing.T) {
+	for _, typ := range []uint8{madsa.RMPPAbort, madsa.RMPPStop, madsa.RMPPData} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPort(t, func(p *scriptPort, s *sent) error {
+				m := reply(s)
+				r := madsa.RMPPHeader(m)
+				r.SetVersion(madsa.RMPPVersion)
+				r.SetType(typ)
+				r.SetFlags(madsa.RMPPNoTime, madsa.RMPPActive|madsa.RMPPFirst)
+				r.SetStatus(118)
+				p.answer(s, time.Millisecond, m)
+				return nil
+			})
+			c := Open(p, activeInfo(), Config{}, nil)
+			defer closeAll(t, c, p)
+			got := make(chan Result, 1)
+			c.Do(&Query{Method: mad.MethodGetTable, Attr: madsa.AttrPathRecord, Tries: 3}, func(r *Result) { got <- *r })
+			r := <-got
+			if data := typ == madsa.RMPPData; (r.Err == nil) != data || r.Partial != data {
+				t.Errorf("type %d: err %v, partial %v", typ, r.Err, r.Partial)
+			}
+		})
+	}
+}
+
 // Field case 2: gaps of a flight that nothing answers, its end, and silence
 // after it. The same with the kernel's timers.
 func TestSilence(t *testing.T) {

@@ -189,7 +189,7 @@ func (c *Client) noSM() error {
 // place, spread, as every other node does the same now.
 func (c *Client) retarget(info *transport.PortInfo) {
 	old := c.cur
-	c.cur = info
+	c.cur, c.pkey = info, info.SAPKeyIndex()
 	c.hold = 0
 	if !c.reachable() {
 		for f := c.queue.pop(); f != nil; f = c.queue.pop() {

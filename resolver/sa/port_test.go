@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -46,6 +47,7 @@ type scriptPort struct {
 	recvErr error
 	closed  bool
 	signal  chan struct{}
+	recvs   atomic.Int64
 }
 
 type message struct {
@@ -163,6 +165,7 @@ func (p *scriptPort) deliver(d time.Duration, msg *message) {
 }
 
 func (p *scriptPort) Recv(slots []*ring.Slot, deadline time.Time) (int, error) {
+	p.recvs.Add(1)
 	for {
 		p.mu.Lock()
 		switch {

@@ -185,7 +185,7 @@ func (f *flight) matches(s *ring.Slot) bool {
 // RMPP transfer.
 func transferError(m *mad.Packet) error {
 	r := madsa.RMPPHeader(m)
-	if r.IsActive() && r.Type() != madsa.RMPPData {
+	if r.IsActive() && (r.Type() == madsa.RMPPStop || r.Type() == madsa.RMPPAbort) {
 		return fmt.Errorf("SA broke off the transfer: RMPP type %d status %d", r.Type(), r.Status())
 	}
 	return nil
@@ -204,9 +204,12 @@ func (c *Client) report(f *flight, s *ring.Slot, err error) {
 	}
 	m := s.MAD()
 	r := madsa.RMPPHeader(m)
+	whole := madsa.Message(s.Header(), m, s.Long())
 	c.result = Result{
-		Err: err, Packet: m, Message: madsa.Message(s.Header(), m, s.Long()), Long: s.Long(),
-		Partial: s.Long() == nil && r.IsActive() && r.Type() == madsa.RMPPData && r.Flags()&madsa.RMPPLast == 0,
+		Err: err, Packet: m, Message: whole, Long: s.Long(),
+		// Where no kernel writes the RMPP header (ibsim) the flag for the last
+		// packet is never set; a packet that is not full is the last, too.
+		Partial: err == nil && r.IsActive() && r.Flags()&madsa.RMPPLast == 0 && len(whole) == mad.PacketSize,
 		Tries:   f.tries, RTT: time.Duration(c.now - f.sent),
 	}
 	c.finish(f)

@@ -90,7 +90,7 @@ func (c *Client) try(f *flight) {
 	h.SetSL(c.cur.SMSL)
 	h.SetQPN(mad.QP1)
 	h.SetQKey(mad.WellKnownQKey)
-	h.SetPKeyIndex(c.cur.SAPKeyIndex())
+	h.SetPKeyIndex(c.pkey)
 	h.SetTimeoutMS(uint32((f.gap + int64(time.Millisecond) - 1) / int64(time.Millisecond)))
 	madsa.Init(m, f.method, f.attr, f.mask)
 	m.SetAttrMod(f.mod)
