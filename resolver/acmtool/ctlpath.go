@@ -124,7 +124,10 @@ func lifeText(n uint8) string {
 	if n > 31 {
 		return ""
 	}
-	return d.Round(max(d/1000, 1)).String()
+	if d >= time.Second {
+		d = d.Round(time.Millisecond)
+	}
+	return d.String()
 }
 
 // printResult prints one destination for people.

@@ -25,18 +25,16 @@ type target struct {
 
 func (t *target) byAddress() bool { return t.kind == "ipv4" || t.kind == "ipv6" || t.kind == "name" }
 
-// parseTarget reads an end of a path; kind is "gid", "lid" or "name" where a
-// flag says so, else a prefix of the text may. Without either, IPv6 text is an
+// parseTarget reads an end of a path. A prefix of the text says what it is, else
+// kind, which is "gid", "lid", "name" or "". Without either, IPv6 text is an
 // IPv6 address, also fe80::, and a bare number is refused, since LIDs and
 // numeric names look alike.
 func parseTarget(s, kind string) (target, error) {
 	t := target{text: s, kind: kind}
-	if kind == "" {
-		for _, k := range []string{"gid", "lid", "name"} {
-			if rest, ok := strings.CutPrefix(s, k+":"); ok {
-				t.kind, s = k, rest
-				break
-			}
+	for _, k := range []string{"gid", "lid", "name"} {
+		if rest, ok := strings.CutPrefix(s, k+":"); ok {
+			t.kind, s = k, rest
+			break
 		}
 	}
 	switch t.kind {

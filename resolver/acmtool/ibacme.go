@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"acmd/resolver/acmsock"
@@ -196,7 +195,7 @@ func (a *acme) service(name string) {
 	cancel()
 	if err != nil {
 		a.printf("%s,unable to contact service: %s\n", name, strerror(err))
-		a.fail(dialStatus(err))
+		a.fail(dialStatus(name, err))
 		return
 	}
 	defer c.Close()
@@ -216,17 +215,18 @@ func (a *acme) service(name string) {
 	}
 }
 
-// dialStatus is the errno of a failed connect; a name that cannot be looked up
-// has getaddrinfo's EAI_NONAME.
-func dialStatus(err error) int {
+// dialStatus is the errno of a failed connect to a unix socket; over TCP it is
+// -1, or getaddrinfo's EAI_NONAME for a name that cannot be looked up.
+func dialStatus(service string, err error) int {
 	var dns *net.DNSError
-	if errors.As(err, &dns) {
+	switch n := errnoOf(err); {
+	case errors.As(err, &dns):
 		return -2
-	}
-	if n := errnoOf(err); n != 0 {
+	case service[0] != '/' || n == 0:
+		return -1
+	default:
 		return int(n)
 	}
-	return int(syscall.EIO)
 }
 
 // request gives each request its own deadline.

@@ -24,7 +24,12 @@ func (a *acme) generate() {
 	}
 	if err := os.MkdirAll(a.dir, 0o755); err != nil {
 		a.printf("Failed to open directory %s: %s\n", a.dir, strerror(err))
-		a.fail(-1)
+		if a.addrFile != "" {
+			a.openFailed("address", err)
+		}
+		if a.optsFile != "" {
+			a.openFailed("option", err)
+		}
 		return
 	}
 	if a.addrFile != "" {
@@ -69,9 +74,13 @@ func (a *acme) generateFile(name, kind string, fill func(*bytes.Buffer) error) {
 		return
 	}
 	if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
-		a.printf("Failed to open %s configuration file: %s\n", kind, strerror(err))
-		a.fail(-1)
+		a.openFailed(kind, err)
 	}
+}
+
+func (a *acme) openFailed(kind string, err error) {
+	a.printf("Failed to open %s configuration file: %s\n", kind, strerror(err))
+	a.fail(-1)
 }
 
 // ibPorts lists the ports of all devices that have an InfiniBand port, in the
