@@ -85,6 +85,9 @@ type Config struct {
 	Poison bool // rings poison released slots
 	Queue  int  // messages that may wait for Recv on a port, with the late ones: 65536
 
+	SARate   int           // answers of the SA per second: 0, as fast as it goes
+	SAMaxAge time.Duration // requests that would wait longer get no answer: 1 s
+
 	ReportInterval time.Duration // between tries of a Report: 200 ms
 	ReportTries    int           // 3
 }
@@ -101,6 +104,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Queue, 1<<16)
 	setDefault(&c.ReportInterval, 200*time.Millisecond)
 	setDefault(&c.ReportTries, 3)
+	setDefault(&c.SAMaxAge, time.Second)
 	if c.DelayMax < c.Delay {
 		c.DelayMax = c.Delay
 	}
@@ -140,8 +144,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("MTU code %d, rate code %d: unknown", c.MTU, c.Rate)
 	case !(c.Loss >= 0 && c.Loss <= 1):
 		return fmt.Errorf("loss %v is no probability", c.Loss)
-	case c.Delay < 0 || c.ReportInterval < 0:
-		return errors.New("negative delay")
+	case c.Delay < 0 || c.ReportInterval < 0 || c.SAMaxAge < 0 || c.SARate < 0:
+		return errors.New("negative delay or rate")
 	case c.Slots < 1 || c.Slots > 1<<16 || c.Queue < 1 || c.ReportTries < 1:
 		return fmt.Errorf("%d slots, queue of %d, %d report tries", c.Slots, c.Queue, c.ReportTries)
 	}

@@ -343,6 +343,16 @@ func TestTwoPorts(t *testing.T) {
 	}
 }
 
+// The SL towards the SM is that of the path, as the subnet manager sets it.
+func TestSMSL(t *testing.T) {
+	f := build(t, Config{Nodes: 100, Topology: Torus, Dims: 2, Hosts: 1, SMNode: 99})
+	q := question(f, byGIDs, 0, 99)
+	got, _ := f.SAPath(byGIDs, &q)
+	if sl := info(t, f, 1).SMSL; sl != got.SL() || sl != 3 {
+		t.Errorf("SM SL %d, path has %d, want 3", sl, got.SL())
+	}
+}
+
 func TestSetters(t *testing.T) {
 	f := build(t, Config{Nodes: 8})
 	for name, err := range map[string]error{

@@ -8,6 +8,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"acmd/mad"
 	"acmd/mad/transport"
@@ -40,6 +41,7 @@ type Fabric struct {
 	open    atomic.Pointer[map[int32][]*port]
 
 	count counters
+	load  saLoad
 
 	mu      sync.Mutex
 	closed  bool
@@ -72,6 +74,8 @@ func New(c Config) (*Fabric, error) {
 	f.groups.Store(f.newGroups(w))
 	f.open.Store(&map[int32][]*port{})
 	f.informer.init(f)
+	f.load.start = time.Now()
+	f.SetSARate(c.SARate)
 	if c.DelayMax > 0 {
 		f.AddRule(Rule{On: Deliveries, Delay: c.Delay, DelayMax: c.DelayMax})
 	}

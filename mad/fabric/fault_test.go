@@ -348,3 +348,31 @@ func TestRecorder(t *testing.T) {
 		}
 	})
 }
+
+// An overloaded SA: answers at its rate, silence beyond its queue (field cases
+// 2 and 64).
+func TestSARate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := build(t, Config{Nodes: 8, SARate: 1000, SAMaxAge: 100 * time.Millisecond})
+		c := open(t, f, 0)
+		begin := time.Now()
+		for range 500 {
+			c.send(func(p *mad.Packet) {
+				sa.Init(p, mad.MethodGet, sa.AttrPathRecord, byGIDs)
+				*sa.Path(p) = question(f, byGIDs, 0, 3)
+			})
+		}
+		for i := range 101 {
+			if g := c.recv(time.Second); g == nil || time.Since(begin) != time.Duration(i+1)*time.Millisecond {
+				t.Fatalf("answer %d after %v", i, time.Since(begin))
+			}
+		}
+		if g := c.recv(time.Minute); g != nil || f.Stats().Lost[LostSAQueue] != 399 {
+			t.Errorf("%+v, %v", g, f.Stats().Lost)
+		}
+		f.SetSARate(0)
+		if c.get(3) == nil {
+			t.Error("no answer without a limit")
+		}
+	})
+}

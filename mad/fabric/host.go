@@ -108,6 +108,9 @@ func (f *Fabric) portInfo(w *world, i int32) transport.PortInfo {
 	info.CapMask, info.SubnetTimeout = capMask, subnetTimeout
 	// A port that is down keeps what the subnet manager wrote last.
 	info.LID, info.SMLID = p.lid, w.ports[w.sm].lid
+	node, _ := f.owner(i)
+	manager, _ := f.owner(w.sm)
+	_, info.SMSL = f.shape.route(node, manager)
 	return info
 }
 

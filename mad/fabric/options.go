@@ -23,6 +23,7 @@ var options = map[string]func(c *Config, value string) error{
 	"seed":     seedOption,
 	"loss":     lossOption,
 	"delay":    delayOption,
+	"sarate":   intOption(func(c *Config) *int { return &c.SARate }, 1, 1<<30),
 	"silent":   intOption(func(c *Config) *int { return &c.Silent }, 0, MaxNodes),
 	"sm":       intOption(func(c *Config) *int { return &c.SMNode }, 0, MaxNodes-1),
 	"ports":    intOption(func(c *Config) *int { return &c.Ports }, 1, maxPorts),
@@ -42,7 +43,7 @@ var options = map[string]func(c *Config, value string) error{
 //	embedded[:word=value,...]
 //
 // with the words nodes=64, topo=star|fattree|torus, seed=N, loss=0..1,
-// delay=D or D..D, silent=N, sm=NODE, ports=1|2, mixed, lmc=0..7, dims=2|3,
+// delay=D or D..D, sarate=N (answers of the SA per second), silent=N, sm=NODE, ports=1|2, mixed, lmc=0..7, dims=2|3,
 // hosts=N (nodes per switch), slow=N (each N-th node), pkeys=0xffff+0x8001
 // (one table for all nodes), prefix=0xfe80000000000000, timers and nolisten. A
 // word that does not take a value stands alone. "embedded" may be left out

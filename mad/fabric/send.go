@@ -73,7 +73,7 @@ func (p *port) route(w *world, h *mad.UserHeader, m *mad.Packet, tid mad.TID, no
 		case h.QPN() == mad.MulticastQPN || isMulticast(h.LID()):
 			p.multicast(w, h, m, tid, pkey, v.delay)
 		case m.Class() == mad.ClassSA && h.QPN() == mad.QP1:
-			p.toSA(w, h, m, tid, &v, now)
+			p.toSA(w, h, m, tid, v, now)
 		default:
 			p.unicast(w, h, m, tid, pkey, v.delay)
 		}
@@ -81,13 +81,21 @@ func (p *port) route(w *world, h *mad.UserHeader, m *mad.Packet, tid mad.TID, no
 }
 
 // toSA serves a MAD of the SA class that was sent to QP1 of some LID.
-func (p *port) toSA(w *world, h *mad.UserHeader, m *mad.Packet, tid mad.TID, v *verdict, now *[]message) {
+func (p *port) toSA(w *world, h *mad.UserHeader, m *mad.Packet, tid mad.TID, v verdict, now *[]message) {
 	f := p.f
 	if w.at(h.LID()) != w.sm {
 		// A node without subnet manager, or the old one after a hand-over: SA
 		// requests to a standby are ignored.
 		f.lostSend(p, h, m, LostNoSA)
 		return
+	}
+	if !m.IsResponse() {
+		wait, ok := f.load.enter(f.cfg.SAMaxAge)
+		if !ok {
+			f.lostSend(p, h, m, LostSAQueue)
+			return
+		}
+		v.delay += wait
 	}
 	*now = append(*now, message{})
 	a := &(*now)[len(*now)-1]

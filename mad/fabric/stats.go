@@ -25,11 +25,12 @@ const (
 	LostNotMember                   // the sender did not join the group
 	LostQueue                       // the receiver's queue is full
 	LostUnasked                     // kernel timers: the answer is late, double or unasked
+	LostSAQueue                     // the SA has too much to do
 	numReasons    = int(iota + 1)
 )
 
 var reasonNames = [numReasons]string{"", "rule", "port down", "P_Key", "Q_Key", "no destination", "no SA",
-	"no group", "not a member", "queue full", "unasked answer"}
+	"no group", "not a member", "queue full", "unasked answer", "SA overloaded"}
 
 func (r Reason) String() string {
 	if int(r) < len(reasonNames) {
