@@ -61,7 +61,7 @@ func (c *Cache) take(s *shard) uint32 {
 func (c *Cache) release(s *shard, n uint32) {
 	e := &c.entries[n]
 	e.ver.Add(1)
-	if tagLen(e.tag.Load()) > inlineKey {
+	if tagLong(e.tag.Load()) {
 		s.longFree = append(s.longFree, e.data[0].Load())
 	}
 	if s.free == 0 {
@@ -159,7 +159,7 @@ func (c *Cache) place(s *shard, h uint64) *atomic.Uint64 {
 			return p
 		}
 	}
-	p := &c.buckets[b1].slot[h&(bucketSlots-1)]
+	p := &c.buckets[b1].slot[h%bucketSlots]
 	for i := range c.buckets[b1].slot {
 		q := &c.buckets[b1].slot[i]
 		if c.entries[uint32(q.Load())].used.Load() == 0 {
@@ -175,7 +175,7 @@ func (c *Cache) place(s *shard, h uint64) *atomic.Uint64 {
 // vacant returns an empty slot of a bucket, searched in the order of lookups.
 func (c *Cache) vacant(b uint32, h uint64) *atomic.Uint64 {
 	for i := range uint64(bucketSlots) {
-		if p := &c.buckets[b].slot[(h+i)&(bucketSlots-1)]; p.Load() == 0 {
+		if p := &c.buckets[b].slot[(h^i)%bucketSlots]; p.Load() == 0 {
 			return p
 		}
 	}

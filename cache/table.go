@@ -43,13 +43,26 @@ type entry struct {
 	rec [recWords]atomic.Uint64
 }
 
+// longMark in a tag, in an otherwise clear bit of the key's length, says that the
+// entry has the place of the key instead of the key. It keeps such an entry from
+// matching where headers and first words are compared.
+const longMark = 1 << 31
+
+// inEntry makes of a key's header what the tag of its entry has in the lower half.
+func inEntry(hdr uint32) uint32 {
+	if hdr>>24 > inlineKey {
+		return hdr | longMark
+	}
+	return hdr
+}
+
 func makeTag(hdr uint32, m *Meta) uint64 {
-	return uint64(hdr) | uint64(m.Scope)<<32 | uint64(m.Status)<<48 | uint64(m.Origin)<<56
+	return uint64(inEntry(hdr)) | uint64(m.Scope)<<32 | uint64(m.Status)<<48 | uint64(m.Origin)<<56
 }
 
 func tagScope(tag uint64) uint16 { return uint16(tag>>32) & (MaxScopes - 1) }
 func tagStatus(tag uint64) uint8 { return uint8(tag >> 48) }
-func tagLen(tag uint64) uint8    { return uint8(tag >> 24) }
+func tagLong(tag uint64) bool    { return tag&longMark != 0 }
 
 func makeMeta(tag uint64, deadline, refresh int64) Meta {
 	return Meta{Deadline: deadline, Refresh: refresh,
@@ -78,7 +91,7 @@ type item struct {
 	since    uint64
 }
 
-func (it *item) header() uint32 { return uint32(it.tag) }
+func (it *item) header() uint32 { return uint32(it.tag) &^ longMark }
 
 // makeItem takes a nil record for zeros.
 func makeItem(k *Key, rec *[64]byte, m *Meta, since Epoch) (it item) {
@@ -123,7 +136,7 @@ func (c *Cache) read(n uint32, it *item) bool {
 	}
 	it.tag = e.tag.Load()
 	it.key = [keyWords]uint64{e.data[0].Load(), e.data[1].Load(), e.data[2].Load()}
-	if tagLen(it.tag) > inlineKey {
+	if tagLong(it.tag) {
 		if e.ver.Load() != v {
 			return false // the place of the key may be no place at all
 		}
@@ -144,7 +157,7 @@ func (c *Cache) fill(s *shard, n uint32, it *item, used uint32) {
 	e := &c.entries[n]
 	e.tag.Store(it.tag)
 	data := [inlineWords]uint64(it.key[:inlineWords])
-	if tagLen(it.tag) > inlineKey {
+	if tagLong(it.tag) {
 		data[0] = c.takeLong(s)
 		l := c.long(data[0])
 		for j, w := range it.key {

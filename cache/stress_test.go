@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package cache
+
+import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"acmd/mad"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// stressKeys mixes keys that fit an entry with longer ones.
+func stressKeys(n int) []Key {
+	keys := make([]Key, n)
+	for i := range keys {
+		switch i % 3 {
+		case 0:
+			keys[i] = gidKey(uint16(i%5), testGID(i))
+		case 1:
+			keys[i] = MakeKey(1, KindIPv4, []byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+		default:
+			var b [64]byte
+			for j := range b {
+				b[j] = byte(i*7 + j*i)
+			}
+			binary.LittleEndian.PutUint32(b[60:], uint32(i))
+			keys[i] = MakeKey(1, KindName, b[:])
+		}
+	}
+	return keys
+}
+
+// TestStress lets readers check every hit against the key while writers store,
+// evict, delete, drop and sweep in a table that is far too small, so that
+// entries are reused all the time. A torn or foreign record cannot pass: each of
+// its words is derived from the key and its generation.
+func TestStress(t *testing.T) {
+	for _, cfg := range []Config{{Capacity: 8, Shards: 1}, {Capacity: 500, Shards: 1}, {Capacity: 3000, Shards: 4}} {
+		c := New(cfg)
+		keys := stressKeys(2 * cfg.Capacity)
+		steps := 60_000
+		if testing.Short() {
+			steps = 6_000
+		}
+		var (
+			writers, readers sync.WaitGroup
+			stop             atomic.Bool
+			hits             atomic.Int64
+		)
+		for w := range 2 {
+			writers.Go(func() { writeAll(c, keys, rand.New(rand.NewPCG(uint64(w), 1)), steps) })
+		}
+		for r := range 3 {
+			readers.Go(func() {
+				rng := rand.New(rand.NewPCG(uint64(r), 2))
+				for !stop.Load() {
+					hits.Add(readSome(t, c, keys, rng))
+				}
+			})
+		}
+		writers.Wait()
+		stop.Store(true)
+		readers.Wait()
+		if hits.Load() == 0 {
+			t.Errorf("%+v: no hits", cfg)
+		}
+		checkInvariants(t, c)
+		t.Logf("%+v: %d hits, %+v", cfg, hits.Load(), c.Stats())
+	}
+}
+
+func writeAll(c *Cache, keys []Key, rng *rand.Rand, steps int) {
+	for i := range steps {
+		k := &keys[rng.IntN(len(keys))]
+		switch rng.IntN(100) {
+		case 0:
+			c.Delete(k)
+		case 1:
+			c.DropGID(mad.GID(k.Data[:16]))
+		case 2:
+			c.DropLID(mad.LID(rng.IntN(1 << 16)))
+		case 3:
+			c.DropScope(Scope(rng.IntN(3)))
+		case 4:
+			c.Sweep(int64(i), 300)
+		case 5:
+			if rng.IntN(20) == 0 {
+				c.Flush()
+			}
+		default:
+			rec := recordOf(k, rng.Uint64())
+			c.Put(k, &rec, Meta{Deadline: math.MaxInt64, Refresh: int64(rec[0]), Scope: Scope(k.Len % 3), Origin: rec[1]}, c.Epoch())
+		}
+	}
+}
+
+func readSome(t *testing.T, c *Cache, keys []Key, rng *rand.Rand) (hits int64) {
+	var rec [64]byte
+	check := func(k *Key, rec *[64]byte, m Meta) bool {
+		if !checkRecord(k, rec) || m.Refresh != int64(rec[0]) || m.Origin != rec[1] || m.Scope != Scope(k.Len%3) {
+			t.Errorf("key %v: %+v %x does not belong to it", *k, m, *rec)
+			return false
+		}
+		return true
+	}
+	for range 500 {
+		k := &keys[rng.IntN(len(keys))]
+		if m, ok := c.Get(k, 0, &rec); ok {
+			hits++
+			if !check(k, &rec, m) {
+				return hits
+			}
+		}
+	}
+	c.Range(check)
+	return hits
+}
+
+// TestNoMiss holds that a key that is always stored is always found, however
+// often it and its neighbours are updated: an update may not open a gap.
+func TestNoMiss(t *testing.T) {
+	c := New(Config{Capacity: 256, Shards: 1})
+	keys := stressKeys(200)
+	put := func(k *Key, gen uint64) {
+		rec := recordOf(k, gen)
+		c.Put(k, &rec, Meta{Deadline: math.MaxInt64}, c.Epoch())
+	}
+	for i := range keys {
+		put(&keys[i], 0)
+	}
+	var wg sync.WaitGroup
+	var stop atomic.Bool
+	wg.Go(func() {
+		defer stop.Store(true)
+		rng := rand.New(rand.NewPCG(1, 1))
+		for i := range uint64(100_000) {
+			put(&keys[rng.IntN(len(keys))], i)
+		}
+	})
+	for range 2 {
+		wg.Go(func() {
+			var rec [64]byte
+			for i := 0; !stop.Load(); i++ {
+				k := &keys[i%len(keys)]
+				if _, ok := c.Get(k, 0, &rec); !ok || !checkRecord(k, &rec) {
+					t.Errorf("%v: found %v, %x", *k, ok, rec)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestNoStale holds the guarantee of an invalidation: once it returned, nothing
+// that was asked before it is served or can be published, whatever the races.
+// Flights carry the number of the last invalidation that they saw in the record;
+// the invalidating goroutine raises it first (field case 8).
+func TestNoStale(t *testing.T) {
+	gid, lid := testGID(1), mad.LID(17)
+	drops := map[string]func(*Cache, *Key){
+		"GID":   func(c *Cache, _ *Key) { c.DropGID(gid) },
+		"LID":   func(c *Cache, _ *Key) { c.DropLID(lid) },
+		"scope": func(c *Cache, _ *Key) { c.DropScope(3) },
+		"key":   func(c *Cache, k *Key) { c.Delete(k) },
+		"all":   func(c *Cache, _ *Key) { c.Flush() },
+	}
+	for name, drop := range drops {
+		t.Run(name, func(t *testing.T) {
+			c := New(Config{Capacity: 1024, Shards: 4})
+			key := MakeKey(1, KindName, []byte("node7"))
+			var world atomic.Uint64 // what the subnet manager would answer
+			var stop atomic.Bool
+			var puts atomic.Int64
+			var wg sync.WaitGroup
+			for range 2 {
+				wg.Go(func() {
+					for !stop.Load() {
+						since := c.Epoch()
+						rec := makeRecord(gid, lid)
+						binary.LittleEndian.PutUint64(rec[56:], world.Load())
+						if c.Put(&key, &rec, Meta{Deadline: math.MaxInt64, Scope: 3}, since) {
+							puts.Add(1)
+						}
+					}
+				})
+			}
+			for i := uint64(1); i <= 5_000 || puts.Load() == 0; i++ {
+				world.Store(i)
+				drop(c, &key)
+				var rec [64]byte
+				if _, ok := c.Get(&key, 0, &rec); ok && binary.LittleEndian.Uint64(rec[56:]) < i {
+					t.Errorf("after invalidation %d: record of %d", i, binary.LittleEndian.Uint64(rec[56:]))
+					break
+				}
+			}
+			stop.Store(true)
+			wg.Wait()
+			checkInvariants(t, c)
+		})
+	}
+}
