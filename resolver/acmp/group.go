@@ -44,6 +44,7 @@ type group struct {
 	again   bool      // another one is due when it is back
 	kicked  bool      // the timer is for a join that was asked for
 	since   time.Time // joins are tried since
+	last    time.Time // when the last one was sent
 	timer   sa.Timer  // the next join
 	rec     madsa.MCMemberRecord
 	err     error // of the last join
@@ -67,7 +68,11 @@ func (g *group) rejoin() {
 		return
 	}
 	g.kicked, g.since, g.err = true, time.Now(), nil
-	g.m.port.client.Start(&g.timer, time.Duration(g.m.port.rnd.Int64N(int64(rejoinSpread))))
+	wait := time.Duration(g.m.port.rnd.Int64N(int64(rejoinSpread)))
+	if ago := g.since.Sub(g.last); ago+wait < rejoinSpread {
+		wait += rejoinSpread - ago // events come in swarms
+	}
+	g.m.port.client.Start(&g.timer, wait)
 }
 
 // join asks the SA for membership. The flight is short, one try: pauses between
@@ -77,7 +82,7 @@ func (g *group) join() {
 	if g.m.gone || g.joining {
 		return
 	}
-	g.joining, g.kicked = true, false
+	g.joining, g.kicked, g.last = true, false, time.Now()
 	var r madsa.MCMemberRecord
 	r.SetMGID(g.mgid)
 	r.SetPortGID(ep.GID)

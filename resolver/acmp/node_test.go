@@ -185,6 +185,12 @@ func (l *joinLog) count(n int) int {
 	return len(l.at[n])
 }
 
+func (l *joinLog) leaves() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.leave)
+}
+
 func (l *joinLog) times(n int) []time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
