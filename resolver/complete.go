@@ -77,6 +77,9 @@ func (e *Engine) publish(f *flight, r *Resolution) bool {
 // is hit: the configured one, earlier for lifetimes that end before it.
 func (e *Engine) computeRefreshAge() int64 {
 	age := e.cfg.Refresh
+	if age == Forever {
+		return int64(age) // switched off
+	}
 	for _, d := range []time.Duration{e.cfg.AddrTimeout, e.cfg.RouteTimeout} {
 		if d > 0 && d != Forever {
 			age = min(age, d-d/4)

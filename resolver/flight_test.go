@@ -78,6 +78,7 @@ func TestFanIn(t *testing.T) {
 			}
 		}
 		time.Sleep(3 * time.Second)
+		synctest.Wait()
 		for tag, at := range b.at {
 			if a := b.one(t, tag); a.Status != StatusSuccess || at.Sub(start) >= 2*time.Second {
 				t.Fatalf("tag %d: %v after %v", tag, a.Status, at.Sub(start))
@@ -342,7 +343,7 @@ func TestClose(t *testing.T) {
 				t.Errorf("tag %d: %v", tag+1, a.Status)
 			}
 		}
-		if n := l.sa.open["mlx5_0/1"]; n != 0 {
+		if n := l.sa.opened("mlx5_0/1"); n != 0 {
 			t.Errorf("SA client is open %d times", n)
 		}
 		time.Sleep(20 * time.Second) // what was under way ends into nothing

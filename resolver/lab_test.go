@@ -322,6 +322,12 @@ func (s *fakeSA) count() int {
 	return s.total
 }
 
+func (s *fakeSA) opened(port string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open[port]
+}
+
 func (s *fakeSA) set(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -181,7 +181,7 @@ func TestMixedDevice(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		l.want(byIP("10.0.0.1", "10.0.0.9"), StatusSuccess)
-		if len(l.sa.open) != 1 || l.sa.open["mlx5_0/1"] != 1 {
+		if len(l.sa.open) != 1 || l.sa.opened("mlx5_0/1") != 1 {
 			t.Errorf("opened %v", l.sa.open)
 		}
 	})
@@ -205,9 +205,11 @@ func TestPortComesUp(t *testing.T) {
 		l.fab.set(device("mlx5_0", port(1, 5)))
 		time.Sleep(time.Second + time.Millisecond)
 		l.want(byGID(gidOf(9)), StatusNoData)
+		synctest.Wait()
 		if told != 1 {
 			t.Errorf("told %d times", told)
 		}
+		synctest.Wait()
 		looks := l.fab.looks
 		l.fab.set(device("mlx5_0", down))
 		for range 100 {
@@ -217,6 +219,7 @@ func TestPortComesUp(t *testing.T) {
 		}
 		l.fab.set(device("mlx5_0", port(1, 5)))
 		time.Sleep(time.Second)
+		synctest.Wait()
 		if told != 2 {
 			t.Errorf("told %d times", told)
 		}
@@ -249,19 +252,21 @@ func TestSMChange(t *testing.T) {
 					t.Fatalf("%v after %v: %v", a.Status, took, a.Err)
 				}
 			}
-			time.Sleep(time.Second)
+			time.Sleep(3 * time.Second)
 		}
+		synctest.Wait()
 		if len(l.sa.updates) != 1 || l.sa.updates[0].SMLID != 9 {
 			t.Errorf("updates %v", l.sa.updates)
 		}
 		l.sa.set(func() { l.sa.silent, l.sa.times = false, nil })
 		start = time.Now()
-		for range 150 { // a turn each: time stands still while the paths are asked
-			for i := range qs {
-				l.want(qs[i], StatusSuccess)
+		for turn := range 150 { // a turn each: time stands still while the paths are asked
+			for i := range 100 {
+				l.want(qs[(turn*100+i)%n], StatusSuccess)
 			}
 			time.Sleep(50 * time.Millisecond)
 		}
+		synctest.Wait()
 		perSecond := map[int]int{}
 		for _, at := range l.sa.times {
 			perSecond[int(at.Sub(start)/time.Second)]++
@@ -313,7 +318,7 @@ func TestPortBounce(t *testing.T) {
 		// The device goes and comes back: nothing of before is served.
 		l.fab.set()
 		time.Sleep(time.Second)
-		if l.sa.open["mlx5_0/1"] != 0 {
+		if l.sa.opened("mlx5_0/1") != 0 {
 			t.Error("SA client of a device that went is open")
 		}
 		l.fab.set(device("mlx5_0", moved))
@@ -427,7 +432,7 @@ func TestReopen(t *testing.T) {
 		l.sa.set(func() { l.sa.openErr = nil })
 		time.Sleep(2 * time.Second)
 		l.want(byGID(gidOf(9)), StatusNoData)
-		if l.sa.open["mlx5_0/1"] != 1 {
+		if l.sa.opened("mlx5_0/1") != 1 {
 			t.Errorf("open %v", l.sa.open)
 		}
 	})
@@ -488,9 +493,7 @@ func TestAddressesComeWhileResolving(t *testing.T) {
 					return
 				default:
 				}
-				b := newInbox()
-				l.submit(Query{Src: IPAddr(ipOf(i % 1000)), Dst: ip("10.0.0.9")}, 1, b)
-				if a := b.one(t, 1); a.Status != StatusSuccess && a.Status != StatusSrcAddr {
+				if a, _ := l.ask(Query{Src: IPAddr(ipOf(i % 1000)), Dst: ip("10.0.0.9")}); a.Status != StatusSuccess && a.Status != StatusSrcAddr {
 					t.Errorf("%v: %v", a.Status, a.Err)
 					return
 				}
