@@ -80,7 +80,9 @@ func runModel(t *testing.T, plan []step) (bad string) {
 	var next atomic.Int64 // how long the SA takes
 	l := newLab(t, func(l *lab, c *Config) {
 		c.RequestTimeout = time.Minute
-		l.sa.respond = func(_ sa.ComponentMask, rec *sa.PathRecord) (SAResult, time.Duration) { return v.answer(rec), time.Duration(next.Load()) }
+		l.sa.respond = func(_ sa.ComponentMask, rec *sa.PathRecord) (SAResult, time.Duration) {
+			return v.answer(rec), time.Duration(next.Load())
+		}
 		for d := range 4 {
 			for s := range 2 {
 				l.acm.gids[modelQuery(d, s).Dst] = gidOf(uint64(16 + d))
