@@ -25,7 +25,7 @@ import (
 const Name = "preload"
 
 // Source answers from a hosts file and a path record dump. It implements
-// resolver.AddressSource. All methods are safe for concurrent use; what Load
+// resolver.AddressSource and resolver.RouteSource. All methods are safe for concurrent use; what Load
 // reads takes effect as a whole.
 type Source struct {
 	hostsFile, dumpFile string
@@ -34,7 +34,10 @@ type Source struct {
 	now  atomic.Pointer[snapshot]
 }
 
-var _ resolver.AddressSource = (*Source)(nil)
+var (
+	_ resolver.AddressSource = (*Source)(nil)
+	_ resolver.RouteSource   = (*Source)(nil)
+)
 
 type snapshot struct {
 	hosts *Hosts // may be nil
