@@ -57,9 +57,12 @@ func (e *Engine) publish(f *flight, r *Resolution) bool {
 	if e.cfg.NegativeTimeout <= 0 || r.Status == StatusNoMemory {
 		return true
 	}
-	// A path that is in use is not replaced by a failure, unless the SA says
-	// that it is none: silence says nothing about the path.
-	if f.refresh && (r.Step != StepRoute || r.Status != StatusNoData) {
+	// A path that is in use is not replaced by a failure: silence says nothing
+	// about it, and "no such path" gives it a short time to be confirmed.
+	if f.refresh {
+		if r.Step == StepRoute && r.Status == StatusNoData {
+			e.doubt(&f.key, since)
+		}
 		return true
 	}
 	now := e.Now()
@@ -71,6 +74,22 @@ func (e *Engine) publish(f *flight, r *Resolution) bool {
 		e.stats.negative.Add(1)
 	}
 	return true
+}
+
+// doubtTime is how long a path is served on after the SA said that there is none.
+// In the middle of a sweep it says so of good ones (field case 26); each hit may
+// ask again meanwhile.
+const doubtTime = 10 * time.Second
+
+// doubt shortens the life of a path.
+func (e *Engine) doubt(k *cache.Key, since cache.Epoch) {
+	var rec [64]byte
+	now := e.Now()
+	m, ok := e.cache.Get(k, now, &rec)
+	if end := now + int64(doubtTime); ok && m.Status == 0 && m.Deadline > end {
+		m.Deadline, m.Refresh = end, now
+		e.cache.Put(k, &rec, m, since)
+	}
 }
 
 // computeRefreshAge returns the age at which a path is looked up again when it

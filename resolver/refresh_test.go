@@ -47,8 +47,8 @@ func TestRefreshAhead(t *testing.T) {
 	})
 }
 
-// A refresh that is not answered leaves the path in force; one that the SA
-// answers with "no such path" ends it.
+// A refresh that is not answered leaves the path in force. If the SA says that
+// there is no such path it has ten seconds to say otherwise (field case 26).
 func TestRefreshFails(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, l *lab) {
 		q := byIP("10.0.0.1", "10.0.0.9")
@@ -66,7 +66,22 @@ func TestRefreshFails(t *testing.T) {
 		l.sa.set(func() { l.sa.silent = false; delete(l.sa.lids, gidOf(9)) })
 		time.Sleep(5 * time.Second)
 		l.want(q, StatusSuccess)
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(5 * time.Second)
+		l.want(q, StatusSuccess)
+		l.sa.set(func() { l.sa.lids[gidOf(9)] = 42 })
+		time.Sleep(time.Second)
+		l.want(q, StatusSuccess)
+		time.Sleep(time.Minute)
+		if a := l.want(q, StatusSuccess); a.Path.DLID() != 42 {
+			t.Errorf("LID %v after the path was confirmed", a.Path.DLID())
+		}
+		l.sa.set(func() { delete(l.sa.lids, gidOf(9)) })
+		time.Sleep(16 * time.Minute)
+		for range 9 {
+			l.want(q, StatusSuccess)
+			time.Sleep(time.Second)
+		}
+		time.Sleep(2 * time.Second)
 		l.want(q, StatusNoData)
 	})
 }

@@ -76,6 +76,9 @@ func (x *builtinEndpoint) route(ask *Ask, mask sa.ComponentMask, path *sa.PathRe
 				e.cache.Put(&gidKey, (*[64]byte)(&res.Path), m, f.since)
 			}
 		}
+		if res.Status == StatusNoData {
+			e.doubt(&gidKey, f.since)
+		}
 		done(res)
 	}
 	t := &e.routes
