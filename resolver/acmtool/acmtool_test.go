@@ -339,7 +339,7 @@ func TestCodes(t *testing.T) {
 	if d := cmp.Diff([]string{"primary", "0x100"}, f.Flags); d != "" {
 		t.Error(d)
 	}
-	if rateText(2) != "2.5 Gb/s" || config.RateGbps(24) != "1200" || lifeText(0) != "4.096µs" {
+	if rateText(2) != "2.5 Gb/s" || config.RateGbps(24) != "1200" || lifeText(0) != "4.096µs" || lifeText(14) != "67.109ms" {
 		t.Error(rateText(2), lifeText(0))
 	}
 }

@@ -124,8 +124,11 @@ func lifeText(n uint8) string {
 	if n > 31 {
 		return ""
 	}
-	if d >= time.Second {
+	switch {
+	case d >= time.Second:
 		d = d.Round(time.Millisecond)
+	case d >= time.Millisecond:
+		d = d.Round(time.Microsecond)
 	}
 	return d.String()
 }
