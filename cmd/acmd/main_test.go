@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"acmd/mad/fabric"
+	"acmd/resolver"
+	"acmd/resolver/acmsock"
+)
+
+// The test binary is the daemon when this variable is set, so that signals, exit
+// codes and descriptors are those of a real process.
+const beDaemon = "ACMD_TEST_BE_DAEMON"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(beDaemon) != "" {
+		os.Unsetenv("LISTEN_FDNAMES")
+		if os.Getenv("LISTEN_FDS") != "" {
+			os.Setenv("LISTEN_PID", strconv.Itoa(os.Getpid()))
+		}
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// output collects what a process says; it is written to while tests read it.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// daemon is a running process.
+type daemon struct {
+	*exec.Cmd
+	dir  string
+	out  *output
+	done chan struct{}
+	err  error
+}
+
+type setup struct {
+	dir    string
+	opts   []string // lines of the options file
+	args   []string
+	env    []string
+	files  []*os.File
+	fabric string
+}
+
+// start runs acmd in the foreground and waits until it serves.
+func start(t *testing.T, s setup) *daemon {
+	t.Helper()
+	d := launch(t, s)
+	deadline := time.Now().Add(20 * time.Second)
+	for !strings.Contains(d.out.String(), "serving clients") {
+		select {
+		case <-d.done:
+			t.Fatalf("acmd ended (%v):\n%s", d.err, d.out)
+		case <-time.After(10 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("acmd does not serve:\n%s", d.out)
+		}
+	}
+	return d
+}
+
+func launch(t *testing.T, s setup) *daemon {
+	t.Helper()
+	if s.dir == "" {
+		s.dir = t.TempDir()
+	}
+	if s.fabric == "" {
+		s.fabric = "embedded:nodes=16"
+	}
+	opts := filepath.Join(s.dir, "opts.cfg")
+	text := "log_file stderr\n" + strings.Join(s.opts, "\n") + "\n"
+	if err := os.WriteFile(opts, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{"-P", "-O", opts, "-A", filepath.Join(s.dir, "addr.cfg"), "--run-dir", s.dir, "--fabric", s.fabric}, s.args...)
+	d := &daemon{dir: s.dir, out: &output{}, done: make(chan struct{})}
+	d.Cmd = exec.Command(os.Args[0], args...)
+	d.Env = append(append(os.Environ(), beDaemon+"=1"), s.env...)
+	d.Stdout, d.Stderr, d.ExtraFiles = d.out, d.out, s.files
+	if err := d.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		d.err = d.Wait()
+		close(d.done)
+	}()
+	t.Cleanup(func() {
+		_ = d.Process.Kill() // it may have ended
+		<-d.done
+		if t.Failed() {
+			t.Logf("acmd said:\n%s", d.out)
+		}
+	})
+	return d
+}
+
+// end waits for the process and returns its exit status.
+func (d *daemon) end(t *testing.T) int {
+	t.Helper()
+	select {
+	case <-d.done:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("acmd does not end:\n%s", d.out)
+	}
+	return d.ProcessState.ExitCode()
+}
+
+func (d *daemon) sock() string { return filepath.Join(d.dir, "ibacm-unix.sock") }
+
+// resolve asks for node 5 of the embedded fabric.
+func resolve(t *testing.T, service string) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	c, err := acmsock.Dial(ctx, service)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	r, err := c.ResolveIP(ctx, netip.Addr{}, fabric.IPv4(5, 1), false)
+	if err != nil {
+		return err
+	}
+	if lid := r.Paths[0].Record.DLID(); lid != 6 {
+		return fmt.Errorf("LID %v, want 6", lid)
+	}
+	return nil
+}
+
+func TestStartServeStop(t *testing.T) {
+	d := start(t, setup{})
+	if err := resolve(t, d.sock()); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := d.end(t); code != 0 {
+		t.Errorf("exit status %d after SIGTERM", code)
+	}
+	for _, name := range []string{"ibacm-unix.sock", "ibacm.sock", "acmd.ctl"} {
+		if _, err := os.Lstat(filepath.Join(d.dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left behind (%v)", name, err)
+		}
+	}
+}
+
+// A second instance ends before it touches anything of the first, and a lock
+// that a killed process left does not block (field case 77).
+func TestSecondInstance(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	d := start(t, setup{})
+	second := launch(t, setup{dir: d.dir, opts: []string{"log_file " + log}})
+	if code := second.end(t); code != exitStart {
+		t.Errorf("exit status %d, want %d", code, exitStart)
+	}
+	if !strings.Contains(second.out.String(), "another instance is running") {
+		t.Errorf("second instance said %q", second.out)
+	}
+	if _, err := os.Lstat(log); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the second instance opened its log (%v)", err)
+	}
+	if err := resolve(t, d.sock()); err != nil {
+		t.Errorf("first instance after the second: %v", err)
+	}
+	if err := d.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	d.end(t)
+	third := start(t, setup{dir: d.dir})
+	if err := resolve(t, third.sock()); err != nil {
+		t.Errorf("after a kill: %v", err)
+	}
+}
+
+// Without any InfiniBand device the service is there and says so, and a client is
+// told at once (field case 20).
+func TestNoDevice(t *testing.T) {
+	if entries, err := os.ReadDir("/sys/class/infiniband"); err == nil && len(entries) > 0 {
+		t.Skip("this machine has InfiniBand devices")
+	}
+	begin := time.Now()
+	d := start(t, setup{fabric: "umad"})
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("ready after %v", took)
+	}
+	var st *acmsock.StatusError
+	if err := resolve(t, d.sock()); !errors.As(err, &st) || st.Status != resolver.StatusNotConn {
+		t.Errorf("resolve: %v, want status %d", err, resolver.StatusNotConn)
+	}
+	if n := strings.Count(d.out.String(), "no InfiniBand port yet"); n != 1 {
+		t.Errorf("%d lines about it, want 1", n)
+	}
+}
+
+// Nothing that is made is writable by others, whatever the umask, and no link is
+// followed (field case 36).
+func TestFileModes(t *testing.T) {
+	dir := t.TempDir()
+	logPath := filepath.Join(dir, "acmd.log")
+	old := syscall.Umask(0)
+	d := launch(t, setup{dir: dir, opts: []string{"log_file " + logPath}})
+	syscall.Umask(old)
+	wait(t, "a socket", func() bool { _, err := os.Stat(d.sock()); return err == nil })
+	for name, want := range map[string]fs.FileMode{"acmd.log": 0o640, "ibacm.pid": 0o640, "acmd.ctl": 0o600, "ibacm-unix.sock": 0o777} {
+		wait(t, name, func() bool { _, err := os.Stat(filepath.Join(dir, name)); return err == nil })
+		st, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if st.Mode().Perm() != want {
+			t.Errorf("%s has mode %v, want %v", name, st.Mode().Perm(), want)
+		}
+	}
+
+	other := t.TempDir()
+	target := filepath.Join(other, "precious")
+	if err := os.WriteFile(target, []byte("precious"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(other, "log")
+	if err := os.Symlink(target, link); err != nil {
+		t.Fatal(err)
+	}
+	bad := launch(t, setup{opts: []string{"log_file " + link}})
+	if code := bad.end(t); code != exitStart {
+		t.Errorf("log through a link: exit status %d", code)
+	}
+	if b, err := os.ReadFile(target); err != nil || string(b) != "precious" {
+		t.Errorf("the link's target was changed: %q, %v", b, err)
+	}
+}
+
+func wait(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+// SIGHUP reads the files again; settings that wait for a restart are named.
+func TestReload(t *testing.T) {
+	dir := t.TempDir()
+	d := start(t, setup{dir: dir})
+	text := "log_file stderr\nlog_level 1\nsa_depth 7\n"
+	if err := os.WriteFile(filepath.Join(dir, "opts.cfg"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "addr.cfg"), []byte("newname fab0 1 default\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "the reload", func() bool { return strings.Contains(d.out.String(), "msg=reloaded") })
+	if !strings.Contains(d.out.String(), "sa_depth has changed") {
+		t.Error("nobody said that sa_depth takes effect later")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	c, err := acmsock.Dial(ctx, d.sock())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	wait(t, "the new name", func() bool {
+		r, err := c.ResolveName(ctx, "NewName", fabric.NodeName(5, 1), false)
+		return err == nil && r.Paths[0].Record.DLID() == 6
+	})
+}
+
+func TestCheckConfig(t *testing.T) {
+	dir := t.TempDir()
+	run := func(text string) (string, int) {
+		t.Helper()
+		opts := filepath.Join(dir, "opts.cfg")
+		if err := os.WriteFile(opts, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		var out, errs bytes.Buffer
+		code := run([]string{"--check-config", "-O", opts, "-A", filepath.Join(dir, "none")}, &out, &errs)
+		return out.String() + errs.String(), code
+	}
+	out, code := run("timeout 1500\n")
+	if code != 0 || !regexp.MustCompile(`(?m)^timeout +1500 `).MatchString(out) || !strings.Contains(out, "opts.cfg:1") {
+		t.Errorf("good file: status %d\n%s", code, out)
+	}
+	// field case 39
+	for _, bad := range []string{"addr_prot sa\n", "no_such_opt 5\n", "retries 1\nretries 2\n"} {
+		if out, code := run(bad); code != 1 || !strings.Contains(out, "opts.cfg:") {
+			t.Errorf("%q: status %d\n%s", bad, code, out)
+		}
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for _, args := range [][]string{{"--nosuch"}, {"extra"}, {"--fabric"}} {
+		var out, errs bytes.Buffer
+		if code := run(args, &out, &errs); code != exitUsage || errs.Len() == 0 {
+			t.Errorf("%q: status %d, %q", args, code, errs.String())
+		}
+	}
+	d := launch(t, setup{fabric: "carrierpigeon"})
+	if code := d.end(t); code != exitStart || !strings.Contains(d.out.String(), "carrierpigeon") {
+		t.Errorf("unknown fabric: status %d, %q", code, d.out)
+	}
+}
+
+// Started by hand without -P it goes to the background once it serves.
+func TestBackground(t *testing.T) {
+	dir := t.TempDir()
+	opts := filepath.Join(dir, "opts.cfg")
+	if err := os.WriteFile(opts, []byte("log_file "+filepath.Join(dir, "log")+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"-O", opts, "-A", filepath.Join(dir, "addr.cfg"), "--run-dir", dir, "--fabric", "embedded:nodes=16"}
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), beDaemon+"=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "ibacm.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil || pid <= 1 {
+		t.Fatalf("lock file has %q", b)
+	}
+	if err := resolve(t, filepath.Join(dir, "ibacm-unix.sock")); err != nil {
+		t.Error(err)
+	}
+	again := exec.Command(os.Args[0], args...)
+	again.Env = cmd.Env
+	if out, err := again.CombinedOutput(); err == nil || !strings.Contains(string(out), "another instance") {
+		t.Errorf("second start: %v, %s", err, out)
+	}
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "the end", func() bool {
+		_, err := os.Lstat(filepath.Join(dir, "ibacm-unix.sock"))
+		return errors.Is(err, fs.ErrNotExist)
+	})
+}
+
+// Sockets that the service manager passes are served, in any order, and readiness
+// is told once clients are (field case 30).
+func TestActivation(t *testing.T) {
+	for _, order := range []string{"unix tcp", "tcp unix", "unix", "tcp"} {
+		t.Run(order, func(t *testing.T) {
+			dir := t.TempDir()
+			notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer notify.Close()
+			var files []*os.File
+			var services []string
+			for _, kind := range strings.Fields(order) {
+				f, service := passedListener(t, dir, kind)
+				files, services = append(files, f), append(services, service)
+			}
+			d := launch(t, setup{dir: dir, args: []string{"--systemd"}, files: files,
+				env: []string{"LISTEN_FDS=" + strconv.Itoa(len(files)), "NOTIFY_SOCKET=" + filepath.Join(dir, "notify")}})
+			if err := notify.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			buf := make([]byte, 4096)
+			n, err := notify.Read(buf)
+			if err != nil || !strings.Contains(string(buf[:n]), "READY=1") {
+				t.Fatalf("readiness: %q, %v", buf[:n], err)
+			}
+			for _, s := range services {
+				if err := resolve(t, s); err != nil {
+					t.Errorf("%s: %v", s, err)
+				}
+			}
+			if err := d.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if code := d.end(t); code != 0 {
+				t.Errorf("exit status %d", code)
+			}
+			if strings.Contains(order, "unix") {
+				if _, err := os.Lstat(filepath.Join(dir, "ibacm-unix.sock")); err != nil {
+					t.Errorf("the service manager's socket file was removed: %v", err)
+				}
+			}
+		})
+	}
+}
+
+func passedListener(t *testing.T, dir, kind string) (*os.File, string) {
+	t.Helper()
+	if kind == "tcp" {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		f, err := l.(*net.TCPListener).File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f, l.Addr().String()
+	}
+	path := filepath.Join(dir, "ibacm-unix.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	t.Cleanup(func() { l.Close() })
+	f, err := l.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f, path
+}
+
+func TestActivationRefusesDatagram(t *testing.T) {
+	dir := t.TempDir()
+	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "dgram"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	f, err := c.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	d := launch(t, setup{dir: dir, files: []*os.File{f}, env: []string{"LISTEN_FDS=1"}})
+	if code := d.end(t); code != exitStart || !strings.Contains(d.out.String(), "descriptor 3") {
+		t.Errorf("status %d, %q", code, d.out)
+	}
+}
