@@ -13,10 +13,10 @@
 // of the ACK bit.
 //
 // The server runs a few epoll loops, each one goroutine outside of the runtime's
-// network poller. A request that the engine can answer at once is read, answered and written
-// without leaving the loop: one recv and one send. Others wait in the engine,
-// and their replies come back through the loop's mailbox. Replies keep the
-// order of requests on each connection.
+// network poller. A request that the engine can answer at once is read, answered
+// and written without leaving the loop: one recv and one send. Others wait in
+// the engine, and their replies come back through the loop's mailbox. Replies
+// keep the order of requests on each connection.
 //
 // A client that pipelines must use transaction ids: a request with tid 0 that
 // arrives while an earlier one with tid 0 is owed supersedes it. librdmacm

@@ -169,3 +169,7 @@ func (f *fakeResolver) BySource(src *resolver.Addr) *resolver.Endpoint {
 	}
 	return nil
 }
+
+func localIP(a, b, c, d byte) resolver.LocalAddr {
+	return resolver.LocalAddr{Addr: ip4(a, b, c, d), Text: "10.0.0.1"}
+}
