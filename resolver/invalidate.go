@@ -113,7 +113,9 @@ func (e *Engine) scopeDrops(p *portState) (drops []func()) {
 // markStale makes every path of a port due for refresh and forgets its failures.
 // With refreshing off it does nothing.
 func (e *Engine) markStale(p *portState) {
-	p.staleUntil.Store(addSaturated(e.Now(), e.refreshAge))
+	if e.refreshAge != int64(Forever) {
+		p.staleUntil.Store(e.Now() + e.refreshAge)
+	}
 }
 
 // dropNewLocals drops what was learned from the fabric about addresses that are

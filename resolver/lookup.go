@@ -164,7 +164,7 @@ func (e *Engine) answerNow(t *topology, q *Query, tg *target, now int64, a *Answ
 	if !ok {
 		return q.Kind == ByAddress && e.cfg.Loopback && loopback(t, q, tg, a)
 	}
-	stale := m.Refresh < tg.ev.port.state.staleUntil.Load()
+	stale := m.Refresh <= tg.ev.port.state.staleUntil.Load()
 	if m.Status != 0 {
 		if stale {
 			return false // what failed before the event deserves another try

@@ -54,7 +54,7 @@ type deviceID struct{ dev, provider string }
 type portState struct {
 	id portID
 	// staleUntil makes entries older than an event due for refresh, and negative
-	// ones void: those whose Meta.Refresh is below it.
+	// ones void: those whose Meta.Refresh is not above it.
 	staleUntil atomic.Int64
 
 	info   transport.PortInfo // as last seen

@@ -152,7 +152,7 @@ func (x *builtinEndpoint) knownRoute(ask *Ask, key *cache.Key) *Resolution {
 	r := &Resolution{}
 	since, now := e.cache.Epoch(), e.Now()
 	m, ok := e.cache.Get(key, now, (*[64]byte)(&r.Path))
-	if !ok || m.Status != 0 || now >= m.Refresh || m.Refresh < ask.port.state.staleUntil.Load() {
+	if !ok || m.Status != 0 || now >= m.Refresh || m.Refresh <= ask.port.state.staleUntil.Load() {
 		return nil
 	}
 	flushed := e.destFlushed.Load()
