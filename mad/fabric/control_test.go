@@ -135,6 +135,9 @@ func TestSetPort(t *testing.T) {
 			t.Fatalf("trap %d: %+v", trap, g)
 		}
 	}
+	if _, status := b.member(mad.MethodGet, sa.MCMGID, r); status != 0x0300 {
+		t.Errorf("the group of the dead port is still there: %#x", status)
+	}
 	if got := info(t, f, 1); got.State != mad.PortDown {
 		t.Errorf("%+v", got)
 	}
@@ -423,5 +426,80 @@ func TestHostLife(t *testing.T) {
 	}
 	if _, open := <-f.Host(99).Events(); open {
 		t.Error("view of no node")
+	}
+}
+
+// Everything at once: daemons on four nodes ask, join and listen while the
+// subnet changes under them. Every answer is a path or a refusal.
+func TestChangesUnderLoad(t *testing.T) {
+	f := build(t, Config{Nodes: 64, Topology: Torus, KernelTimers: true})
+	stop, changed := make(chan struct{}), make(chan struct{})
+	errs := make(chan error, 8)
+	for node := range 4 {
+		c := open(t, f, node)
+		c.join(mad.DefaultPKey)
+		c.inform(wish(sa.AnyTrap))
+		go func() { errs <- c.load(stop) }()
+	}
+	go func() {
+		defer close(changed)
+		for i := range 300 {
+			f.SetLID(10+i%10, 1, mad.LID(0x1000+i))
+			f.SetPort(30+i%10, 1, mad.State(1+i%4))
+			f.SetPKeys(40+i%10, []mad.PKey{mad.PKey(0x8001 + i%3), 0xffff})
+			f.MoveSM(20+i%5, i%2 == 0, transport.EventSMChange)
+			f.SetPrefix(DefaultPrefix + uint64(i%2))
+			f.PeerAsk(50, 1, mad.DefaultPKey, 5, acm.TypeIPv4, ip4(i%4))
+			f.AddRule(Rule{Copies: 1, Count: 3}).Remove()
+			f.Trace(func(Event) {})()
+			f.Stats()
+			if p, err := f.Host(60+i%3).Open(DeviceName, 1); err == nil {
+				p.Close()
+			}
+			f.Host(60 + i%3).Close()
+			f.RemoveDevice(59)
+			f.RestoreDevice(59)
+		}
+	}()
+	<-changed
+	close(stop)
+	for range 4 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// load asks for paths and answers Reports until stop.
+func (c *client) load(stop chan struct{}) error {
+	out, in := c.p.Ring().Get(), []*ring.Slot{c.p.Ring().Get(), c.p.Ring().Get()}
+	defer func() { out.Release(); in[0].Release(); in[1].Release() }()
+	for i := 0; ; i++ {
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
+		query(c.f, out, mad.TID(0x100000+i), byGIDs, c.p.node, i%64)
+		if _, err := c.p.Send([]*ring.Slot{out}); err != nil {
+			return err
+		}
+		n, err := c.p.Recv(in, time.Now().Add(time.Millisecond))
+		if err != nil {
+			return err
+		}
+		for _, s := range in[:n] {
+			m := s.MAD()
+			switch {
+			case s.Header().Status() != 0: // asked an SM that had moved
+			case m.Method() == mad.MethodReport:
+				m.SetMethod(mad.MethodReportResp)
+				if _, err := c.p.Send([]*ring.Slot{s}); err != nil {
+					return err
+				}
+			case m.Class() == mad.ClassSA && m.Status() != 0 && m.Status() != 0x0300:
+				return errors.New("status of no path and no refusal")
+			}
+		}
 	}
 }

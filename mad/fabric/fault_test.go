@@ -157,6 +157,18 @@ func TestDelay(t *testing.T) {
 			}
 		}
 	})
+	synctest.Test(t, func(t *testing.T) {
+		f := build(t, Config{Nodes: 8, Delay: time.Second})
+		c := open(t, f, 0)
+		for range 10 {
+			c.send(func(p *mad.Packet) { sa.Init(p, mad.MethodGet, sa.AttrClassPortInfo, 0) })
+		}
+		for i := range 10 {
+			if g := c.recv(time.Minute); g == nil || g.m.TID().Low() != c.tid-9+uint32(i) {
+				t.Fatalf("answer %d is %+v", i, g)
+			}
+		}
+	})
 }
 
 func TestRuleFor(t *testing.T) {
@@ -258,6 +270,9 @@ func TestQueueBound(t *testing.T) {
 		f.AddRule(Rule{Delay: time.Second})
 		for range 25 {
 			send()
+		}
+		if n := f.Stats().Lost[LostQueue]; n != 30 {
+			t.Errorf("%d lost before anything is due: late messages take no room", n)
 		}
 		if n := count(); n != 10 || f.Stats().Lost[LostQueue] != 30 {
 			t.Errorf("late: %d received, %v", n, f.Stats().Lost)

@@ -134,7 +134,7 @@ func (t *groupTable) freeMLID() mad.LID {
 	return l
 }
 
-// put replaces or, with g nil, removes a group. The caller holds f.mu.
+// putGroup replaces or, with g nil, removes a group. The caller holds f.mu.
 func (f *Fabric) putGroup(mgid mad.GID, g *group) {
 	t := f.groups.Load().clone()
 	if was := t.byMGID[mgid]; was != nil {

@@ -140,10 +140,17 @@ func (h *Host) Open(device string, num uint8) (transport.Port, error) {
 	return p, nil
 }
 
-// register enters a port into the table of handles.
+// register enters a port into the table of handles, unless its view was closed
+// or its device removed meanwhile.
 func (f *Fabric) register(p *port) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if p.life.Load() == portClosed {
+		return
+	}
+	if f.world.Load().ended[p.node] {
+		p.vanish()
+	}
 	list := (*f.open.Load())[p.index]
 	p.caps.Reports = !slices.ContainsFunc(list, func(o *port) bool { return o.caps.Reports })
 	f.setOpen(p.index, append(slices.Clone(list), p))

@@ -17,8 +17,8 @@ import (
 // that no real adapter can have the same.
 const guidPrefix = 0x02acd0
 
-// ports per address digit: a GUID has 4 bits for the port, an IPv4 address a
-// second byte per rail.
+// A GUID ends with 4 bits of port number; an IPv4 address has the rail in its
+// second byte and no .0 or .255 in its last.
 const (
 	guidPortBits = 4
 	hostsPerNet  = 250

@@ -70,7 +70,7 @@ func (f *Fabric) serveInform(p *port, m *mad.Packet) {
 	answer(m, len(info))
 }
 
-// securityTraps need an SM_Key, which nobody has here.
+// securityTrap tells of traps that need an SM_Key, which nobody has here.
 func securityTrap(t uint16) bool { return t >= 256 && t <= 259 }
 
 func (n *informer) subscribe(p int32, info sa.InformInfo) mad.Status {
@@ -244,9 +244,13 @@ func (f *Fabric) saKey(w *world, p int32) mad.PKey {
 func (n *informer) answered(p int32, tid mad.TID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if r := n.waiting[tid.Low()]; r != nil && r.port == p {
+	r := n.waiting[tid.Low()]
+	if r == nil || r.port != p {
+		return
+	}
+	delete(n.waiting, r.tid)
+	if r.timer != nil { // nil: answered by guess before the first try
 		r.timer.Stop()
-		delete(n.waiting, r.tid)
 	}
 }
 

@@ -163,6 +163,23 @@ func TestCreateRules(t *testing.T) {
 			t.Errorf("%s: %x", k.name, got)
 		}
 	}
+	// A port that can do less than a group cannot join it.
+	for name, set := range map[string]func(*sa.MCMemberRecord){
+		"MTU":  func(r *sa.MCMemberRecord) { r.SetMTU(sa.Exactly, 5); r.SetRate(sa.Exactly, 3) },
+		"rate": func(r *sa.MCMemberRecord) { r.SetMTU(sa.Exactly, 4); r.SetRate(sa.Exactly, 16) },
+	} {
+		r := joinRecord(f, 0)
+		next++
+		r.SetMGID(group(next))
+		set(&r)
+		if _, status := c.member(mad.MethodSet, bare|0x330, r); status != 0 {
+			t.Fatalf("%s: create: %#x", name, status)
+		}
+		r.SetPortGID(f.GID(7, 1))
+		if _, status := c.member(mad.MethodSet, joinMask, r); status != 0x0200 {
+			t.Errorf("slow port joins a group of higher %s: %#x", name, status)
+		}
+	}
 	// A group without a name gets one.
 	r := joinRecord(f, 0)
 	r.SetMGID(mad.GID{})
@@ -181,10 +198,11 @@ func TestLeave(t *testing.T) {
 	if _, status := a.member(mad.MethodSet, stockJoin, r); status != 0 {
 		t.Fatalf("create: %#x", status)
 	}
-	r.SetScopeJoin(2, sa.JoinFull|sa.JoinNonMember)
+	r.SetScopeJoin(2, sa.JoinNonMember)
 	if got, status := a.member(mad.MethodSet, stockJoin, r); status != 0 || got.JoinState() != 3 {
-		t.Fatalf("join state 3: %#x %x", status, got)
+		t.Fatalf("full member joins as non-member, too: %#x %x", status, got)
 	}
+	r.SetScopeJoin(2, sa.JoinFull|sa.JoinNonMember)
 	if _, status := b.member(mad.MethodSet, stockJoin, rb); status != 0 {
 		t.Fatalf("join: %#x", status)
 	}

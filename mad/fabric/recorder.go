@@ -38,7 +38,7 @@ type transaction struct {
 	tid   uint32
 }
 
-// open is a request that may still be answered.
+// openRequest is a request that may still be answered.
 type openRequest struct {
 	until time.Time // zero: the sender gave no time-out
 }

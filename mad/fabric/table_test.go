@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"acmd/mad"
+	"acmd/mad/ring"
 	"acmd/mad/sa"
 )
 
@@ -131,6 +132,28 @@ func TestTableForms(t *testing.T) {
 	r.SetDGID(ACMGroup(mad.DefaultPKey))
 	if list := rows(t, c.table(byGIDs, r)); len(list) != 1 || list[0].DLID() != 0xc001 {
 		t.Errorf("group: %x", list)
+	}
+}
+
+// A slot that had a long answer has none when the next message is short.
+func TestLongIsCleared(t *testing.T) {
+	f := build(t, Config{Nodes: 100})
+	c := open(t, f, 0)
+	s := c.slot()
+	defer s.Release()
+	for _, method := range []uint8{mad.MethodGetTable, mad.MethodGet} {
+		query(f, s, 1, byGIDs&^sa.PathDGID, 0, 3)
+		if method == mad.MethodGet {
+			query(f, s, 1, byGIDs, 0, 3)
+		}
+		s.MAD().SetMethod(method)
+		c.put(s)
+		if n, err := c.p.Recv([]*ring.Slot{s}, time.Time{}); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		if (s.Long() != nil) != (method == mad.MethodGetTable) {
+			t.Errorf("method %#x: %d bytes of long answer", method, len(s.Long()))
+		}
 	}
 }
 

@@ -21,6 +21,7 @@ func (c *client) sendTimed(tid mad.TID, ms, retries uint32) error {
 	s.Header().SetTimeoutMS(ms)
 	s.Header().SetRetries(retries)
 	s.Header().SetAgent(5)
+	s.Header().SetLength(77)
 	_, err := c.p.Send([]*ring.Slot{s})
 	return err
 }
@@ -117,6 +118,19 @@ func TestKernelAnswers(t *testing.T) {
 		c.sendTimed(5, 0, 0)
 		if g := c.recv(time.Minute); g != nil {
 			t.Errorf("answer to a send without time-out: %+v", g)
+		}
+		// An answer with the right lower half and another agent's upper half.
+		r = f.AddRule(Rule{Do: Drop})
+		c.sendTimed(7, 200, 0)
+		r.Remove()
+		var forged mad.Packet
+		sa.Init(&forged, mad.MethodGetResp, sa.AttrPathRecord, 0)
+		forged.SetTID(mad.TID(uint64(c.p.agent+1)<<32 | 7))
+		if err := f.Unicast(3, 1, f.LID(0, 1), mad.QP1, &forged); err != nil {
+			t.Error(err)
+		}
+		if g := c.recv(time.Minute); g == nil || g.h.Status() != mad.StatusTimeout {
+			t.Errorf("answer to another agent: %+v", g)
 		}
 		r = f.AddRule(Rule{Do: Drop, Count: 1})
 		c.sendTimed(6, 200, 1)
