@@ -11,7 +11,9 @@
 //
 // A question becomes a flight: up to Retries+1 tries under one TID, the first at
 // once, the next 500 ms later, then at gaps that double up to Timeout. A jitter
-// of up to +25 % is drawn once per flight, so that its gaps never shrink. A
+// of up to +25 % is drawn once per flight, so that its gaps never shrink. (When
+// the SM moves while the kernel holds a try, the flight goes on under another
+// TID, as the kernel would not take the same one again so soon.) A
 // window bounds the flights that are in progress, because an SA that drops
 // requests does so when it has too many; what does not fit waits in order, and
 // the queue is bounded too.

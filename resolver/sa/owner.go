@@ -113,8 +113,7 @@ func (c *Client) flightTimer(f *flight) {
 		f.state, f.queued = stateQueued, c.now
 		c.queue.pushFront(f)
 	case f.moved:
-		f.moved, f.early = false, true
-		c.again(f)
+		c.move(f)
 	default:
 		c.timedOut(f)
 	}

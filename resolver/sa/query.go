@@ -117,6 +117,15 @@ func (f *flight) interval(n int) int64 {
 	return g + g*f.jitter/1024
 }
 
+// overdue is when the try on the wire is given up. With the kernel's timer
+// running that is only in case it never fires.
+func (f *flight) overdue() int64 {
+	if f.held {
+		return f.sent + f.gap + int64(timerMargin) + f.gap/4
+	}
+	return f.sent + f.gap
+}
+
 // life is the time from the first try to the end of the last gap when nothing
 // is answered.
 func (f *flight) life() int64 {

@@ -46,11 +46,13 @@ func (c *Client) handBack(h *mad.UserHeader, m *mad.Packet) {
 	if st != mad.StatusTimeout {
 		f.err = fmt.Errorf("send: %w", syscall.Errno(st))
 	}
-	if at := f.sent + f.gap; c.now < at {
-		c.timers.set(&f.timer, at)
-		return
+	switch {
+	case f.moved: // its timer has the next try
+	case c.now < f.overdue():
+		c.timers.set(&f.timer, f.overdue())
+	default:
+		c.timedOut(f)
 	}
-	c.timedOut(f)
 }
 
 // answer judges a response of the SA class.
@@ -132,9 +134,12 @@ func (c *Client) mismatch(f *flight) {
 }
 
 func (c *Client) unhold(f *flight) {
-	if f.held {
-		f.held = false
-		c.timers.set(&f.timer, max(f.sent+f.gap, c.now))
+	if !f.held {
+		return
+	}
+	f.held = false
+	if !f.moved {
+		c.timers.set(&f.timer, max(f.overdue(), c.now))
 	}
 }
 

@@ -66,14 +66,16 @@ func (c *Client) newTID() uint32 {
 }
 
 // try puts the next copy of f into the batch and arms its timer. Without an SM
-// the try is spent in silence: the SM may be back for the next one.
+// the try is spent in silence: the SM may be back for the next one. A kernel that
+// has timers tells when the time is over, and takes no second copy before.
 func (c *Client) try(f *flight) {
 	f.state = stateWire
 	f.gap = f.interval(f.silent)
 	f.sent = c.now
-	c.timers.set(&f.timer, c.now+f.gap)
+	f.held = c.caps.Timers && c.reachable()
+	c.timers.set(&f.timer, f.overdue())
 	if !c.reachable() {
-		f.lid, f.held = 0, false
+		f.lid = 0
 		f.err = c.noSM()
 		return
 	}
@@ -96,12 +98,6 @@ func (c *Client) try(f *flight) {
 	m.SetAttrMod(f.mod)
 	m.SetTID(mad.TID(f.tid))
 	copy(m[madsa.DataOffset:], f.data[:f.size])
-	if c.caps.Timers {
-		// The kernel tells when the time is over, and takes no second copy before.
-		// The own timer only catches a hand-back that was lost.
-		f.held = true
-		c.timers.set(&f.timer, c.now+f.gap+int64(timerMargin)+f.gap/4)
-	}
 }
 
 // slot returns the next send slot, header cleared.
@@ -138,7 +134,7 @@ func (c *Client) flush() {
 		if f := whose[n]; f != nil {
 			f.err = fmt.Errorf("send: %w", err)
 			f.held = false
-			c.timers.set(&f.timer, f.sent+f.gap)
+			c.timers.set(&f.timer, f.overdue())
 		}
 		rest, whose = rest[n+1:], whose[n+1:]
 	}

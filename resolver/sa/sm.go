@@ -53,18 +53,32 @@ func (c *Client) retarget(info *transport.PortInfo) {
 	}
 	c.inARow = 0
 	for _, f := range c.byTID {
-		switch {
-		case f.state != stateWire || f.held || !f.timer.Running():
-			// What the kernel holds cannot be sent again before it is back.
-		case f.moved && f.lid == info.SMLID: // there and back again
-			f.moved = false
-			c.timers.set(&f.timer, f.sent+f.gap)
-		case !f.early && f.lid != info.SMLID:
-			// Once per flight: an SM that wavers must not multiply the load.
-			if at := c.now + c.rnd.Int64N(int64(retargetSpread)); at < f.timer.when {
-				f.moved = true
-				c.timers.set(&f.timer, at)
-			}
+		if f.state != stateWire || f.moved || f.early || f.lid == info.SMLID {
+			continue // its next try goes to the right place, or it had its chance
+		}
+		if at := c.now + c.rnd.Int64N(int64(retargetSpread)); at < f.sent+f.gap {
+			f.moved = true
+			c.timers.set(&f.timer, at)
 		}
 	}
+}
+
+// move makes the next try of a flight due whose SM has moved: once per flight, as
+// an SM that wavers must not multiply the load, and not if the SM is back where
+// the last try went. While the kernel holds that one under its TID, the flight
+// goes on under another.
+func (c *Client) move(f *flight) {
+	f.moved = false
+	if f.lid == c.cur.SMLID {
+		c.timers.set(&f.timer, f.overdue())
+		return
+	}
+	f.early = true
+	if f.held {
+		f.held = false
+		delete(c.byTID, f.tid)
+		f.tid = c.newTID()
+		c.byTID[f.tid] = f
+	}
+	c.again(f)
 }

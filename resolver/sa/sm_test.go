@@ -120,36 +120,73 @@ func TestSilentMove(t *testing.T) {
 // Update while questions are on the wire: they are asked at the new place soon,
 // queued ones go there, and an answer that the old SM still sends counts.
 func TestUpdateRetargets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPort(t, func(p *scriptPort, s *sent) error {
-			if s.hdr.LID() == 9 {
-				p.answer(s, time.Millisecond, reply(s))
+	for _, timers := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPort(t, func(p *scriptPort, s *sent) error {
+				if s.hdr.LID() == 9 {
+					p.answer(s, time.Millisecond, reply(s))
+				}
+				return nil
+			})
+			p.caps.Timers = timers
+			c := Open(p, activeInfo(), Config{Depth: 4, Retries: 1}, nil)
+			defer closeAll(t, c, p)
+			var outs []<-chan outcome
+			for n := range 12 {
+				outs = append(outs, ask(t, c, 100+n))
 			}
-			return nil
+			time.Sleep(10 * time.Millisecond)
+			info := activeInfo()
+			info.SMLID = 9
+			c.Update(info)
+			start := time.Now()
+			for _, ch := range outs {
+				if o := <-ch; o.err != nil {
+					t.Error(o.err)
+				}
+			}
+			if d := time.Since(start); d > 300*time.Millisecond {
+				t.Errorf("took %v", d)
+			}
+			time.Sleep(10 * time.Second)
+			if s := c.Stats(); s.Timeouts != 0 || s.Sent != 16 || s.SendErrors != 0 || timers && s.Stray != 4 {
+				t.Errorf("%+v", s)
+			}
 		})
-		c := Open(p, activeInfo(), Config{Depth: 4, Retries: 1}, nil)
-		defer closeAll(t, c, p)
-		var outs []<-chan outcome
-		for n := range 12 {
-			outs = append(outs, ask(t, c, 100+n))
-		}
-		time.Sleep(10 * time.Millisecond)
-		info := activeInfo()
-		info.SMLID = 9
-		c.Update(info)
-		start := time.Now()
-		for _, ch := range outs {
-			if o := <-ch; o.err != nil {
-				t.Error(o.err)
+	}
+}
+
+// An SM that wavers: there and back before anything was sent changes nothing,
+// and a flight is asked again early once at most.
+func TestWaveringSM(t *testing.T) {
+	for _, timers := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPort(t, nil)
+			p.caps.Timers = timers
+			c := Open(p, activeInfo(), Config{Retries: 3}, nil)
+			defer closeAll(t, c, p)
+			ch := ask(t, c, 9)
+			synctest.Wait()
+			here, there := activeInfo(), activeInfo()
+			there.SMLID = 9
+			c.Update(there)
+			synctest.Wait()
+			c.Update(here)
+			time.Sleep(400 * time.Millisecond)
+			if n := len(p.sends()); n != 1 {
+				t.Errorf("%d sends after there and back", n)
 			}
-		}
-		if d := time.Since(start); d > 300*time.Millisecond {
-			t.Errorf("took %v", d)
-		}
-		if s := c.Stats(); s.Timeouts != 0 || s.Sent != 16 {
-			t.Errorf("%+v", s)
-		}
-	})
+			for range 50 {
+				c.Update(there)
+				time.Sleep(260 * time.Millisecond)
+				c.Update(here)
+				time.Sleep(260 * time.Millisecond)
+			}
+			if o := <-ch; !errors.Is(o.err, ErrTimeout) || o.tries > 5 {
+				t.Errorf("%v after %d tries", o.err, o.tries)
+			}
+		})
+	}
 }
 
 // A port without SM or link refuses at once and says so; one that comes back
