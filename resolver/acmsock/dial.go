@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -125,6 +126,13 @@ func dialTCP(ctx context.Context, host string, port uint16) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(addrs) == 0 {
+		return nil, fmt.Errorf("host %q has no address", host)
+	}
+	return dialEach(ctx, addrs, port)
+}
+
+func dialEach(ctx context.Context, addrs []netip.Addr, port uint16) (net.Conn, error) {
 	var nd net.Dialer
 	var errs []error
 	for _, a := range addrs {
@@ -133,9 +141,6 @@ func dialTCP(ctx context.Context, host string, port uint16) (net.Conn, error) {
 			return c, nil
 		}
 		errs = append(errs, err)
-	}
-	if len(errs) == 0 {
-		return nil, fmt.Errorf("host %q has no address", host)
 	}
 	return nil, errors.Join(errs...)
 }

@@ -5,6 +5,8 @@ package acmsock
 import (
 	"fmt"
 	"os"
+
+	"golang.org/x/sys/unix"
 )
 
 // roleEnv makes the test binary play another process of a test.
@@ -12,6 +14,10 @@ const roleEnv = "ACMSOCK_TEST_ROLE"
 
 func runRole(role string) {
 	switch role {
+	case "many-clients":
+		manyClients()
+	case "few-files":
+		fewFiles()
 	case "bench-server":
 		benchServer()
 	default:
@@ -19,3 +25,6 @@ func runRole(role string) {
 		os.Exit(2)
 	}
 }
+
+// setBacklog changes the backlog of a socket that listens.
+func setBacklog(fd, n int) error { return unix.Listen(fd, n) }

@@ -19,7 +19,7 @@ func (l *loop) read(c *conn) {
 	case errno == unix.EAGAIN || errno == unix.EINTR:
 		return
 	case errno != 0:
-		l.close(c, ClosedByError)
+		l.close(c, failure(errno))
 		return
 	case n == 0:
 		// The client may have shut down only its sending side: what it asked
@@ -115,7 +115,7 @@ func (l *loop) flush(c *conn) bool {
 	case unix.EAGAIN, unix.EINTR:
 		n = 0
 	default:
-		l.close(c, writeFailure(errno))
+		l.close(c, failure(errno))
 		l.out = l.out[:0]
 		return false
 	}
@@ -138,7 +138,7 @@ func (l *loop) write(c *conn) {
 	case unix.EAGAIN, unix.EINTR:
 		return
 	default:
-		l.close(c, writeFailure(errno))
+		l.close(c, failure(errno))
 		return
 	}
 	if n < len(c.out) {
@@ -150,8 +150,8 @@ func (l *loop) write(c *conn) {
 	l.run(c, c.in)
 }
 
-// writeFailure tells a client that left from other failures.
-func writeFailure(errno syscall.Errno) CloseReason {
+// failure tells a client that left from other failures of its socket.
+func failure(errno syscall.Errno) CloseReason {
 	if errno == unix.EPIPE || errno == unix.ECONNRESET {
 		return ClosedByClient
 	}

@@ -8,8 +8,8 @@ import "sync/atomic"
 type CloseReason uint8
 
 const (
-	ClosedByClient  CloseReason = iota // end of file or hang-up
-	ClosedByError                      // reset, or a write that failed
+	ClosedByClient  CloseReason = iota // end of file, hang-up or reset
+	ClosedByError                      // another failure of the socket
 	ClosedPartial                      // message not completed in time
 	ClosedBlocked                      // replies not taken in time
 	ClosedFraming                      // no valid message header
