@@ -135,7 +135,8 @@ type Config struct {
 
 	// OnTopology is told the endpoints on active ports after each change of
 	// them, OnEvent each event of an InfiniBand port that exists, once the
-	// topology is up to date. Both run on the topology goroutine.
+	// topology is up to date. Both run on the topology goroutine, OnTopology for
+	// the first time inside New; they must not call SetAddresses.
 	OnTopology func([]*Endpoint)
 	OnEvent    func(transport.Event)
 }
@@ -187,7 +188,7 @@ func (c *Config) setDefaults() {
 	if c.RouteTimeout < 0 {
 		c.RouteTimeout = Forever
 	}
-	if c.Refresh < 0 {
+	if c.Refresh < 0 || c.Refresh > Forever/4 { // sums of times must not wrap
 		c.Refresh = Forever
 	}
 }

@@ -48,6 +48,8 @@ type Engine struct {
 	closeOnce   sync.Once
 }
 
+var _ Resolver = (*Engine)(nil)
+
 // New makes an engine, looks at the devices once and starts its goroutines. A
 // machine without an InfiniBand port is no error: queries are answered
 // StatusNotConn until one comes.

@@ -194,7 +194,8 @@ func (e *Engine) fileAddresses(t *topology, v *portView, ev *epView) {
 			slot, ok1 := e.ports.slot(slotID{v.state.id, ev.ep.PKey.Number(), a.GID})
 			scope, ok2 := e.ports.scope(scopeID{v.state.id, a.GID})
 			if !ok1 || !ok2 {
-				continue // logged where endpoints run out
+				e.once("aliases", true, func() { e.log.Error("more source GIDs than can be numbered", "first", a.Text) })
+				continue
 			}
 			ref.gid, ref.slot, ref.scope = a.GID, slot, scope
 			v.addScope(a.GID, scope)

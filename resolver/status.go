@@ -82,6 +82,9 @@ func saFailure(r *SAResult) (Status, error) {
 		}
 		return statusOf(r.Status), err
 	}
+	if r.Err == nil && !r.Valid {
+		return StatusTimedOut, ErrTimeout
+	}
 	if r.Err == nil {
 		return StatusSuccess, nil
 	}

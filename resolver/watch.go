@@ -33,8 +33,9 @@ func (e *Engine) Kick() {
 	}
 }
 
-// SetAddresses replaces the entries of the address file; they are in force when
-// it returns, unless the engine is closed.
+// SetAddresses replaces the entries of the address file and looks at everything;
+// they are in force when it returns, unless the engine is closed. Not for use
+// inside OnTopology or OnEvent.
 func (e *Engine) SetAddresses(entries []AddressEntry) {
 	req := setAddresses{slices.Clone(entries), make(chan struct{})}
 	select {
