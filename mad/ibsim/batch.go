@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// batch is how many packets one system call moves. The simulator's queue holds
-// ten by default, so more is seldom of use.
+// batch is how many packets one system call moves: no more than what one wake-up
+// finds, and short enough for a call that the scheduler does not know of.
 const batch = 32
 
 // mmsghdr is struct mmsghdr of the kernel; Go pads it as C does.
@@ -107,7 +107,7 @@ func (b *sendBatch) send(fd int, slots []*ring.Slot, sqp mad.QPN) (int, error) {
 		n++
 	}
 	for {
-		// Does not block either, and the simulator's queue bounds it.
+		// Does not block either.
 		r, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(&b.msgs[0])),
 			uintptr(n), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 		switch errno {

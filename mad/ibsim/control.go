@@ -100,12 +100,19 @@ func clientInfo(id uint32, qp mad.QPN, issm bool, node string) (d controlData) {
 // does not say why.
 var errRefused = errors.New("refused")
 
+// drainTime is how often a round trip empties a data socket that nobody reads.
+const drainTime = 5 * time.Millisecond
+
 // roundTrip sends a message and returns the data of its answer. Answers that
 // came too late for an earlier message, and malformed ones, are passed over
 // until the time is up; the number of messages looked at is bounded by it, too.
+//
+// The simulator may be stuck handing answers to our own data socket, and not see
+// the message. Without a reader the socket is emptied here.
 func (l *link) roundTrip(t controlType, data *controlData, n int) (controlData, error) {
 	var buf [controlSize + 1]byte
-	if err := l.ctl.SetDeadline(time.Now().Add(l.limit)); err != nil {
+	end := time.Now().Add(l.limit)
+	if err := l.ctl.SetDeadline(end); err != nil {
 		return controlData{}, err
 	}
 	if _, err := l.ctl.Write(appendControl(buf[:0], l.client, t, data, n)); err != nil {
@@ -113,7 +120,15 @@ func (l *link) roundTrip(t controlType, data *controlData, n int) (controlData, 
 	}
 	var bad error
 	for {
+		now := time.Now()
+		l.ctl.SetReadDeadline(now.Add(min(drainTime, end.Sub(now))))
 		k, err := l.ctl.Read(buf[:])
+		if errors.Is(err, os.ErrDeadlineExceeded) && now.Before(end) {
+			if l.unread.Load() {
+				l.drain()
+			}
+			continue
+		}
 		if err != nil {
 			if bad != nil && errors.Is(err, os.ErrDeadlineExceeded) {
 				err = bad

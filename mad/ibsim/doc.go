@@ -16,7 +16,7 @@
 // simulator's ten client slots: as long as no port is open it attaches as a plain
 // client, to which nothing is ever sent; Open attaches the way [Config] asks for,
 // and closing a port detaches it, so that answers which are still under way find
-// nobody. That matters because the simulator waits for clients that do not read.
+// nobody. That matters because the simulator stops for a client that does not read.
 //
 // The simulator has no timers, does not carry P_Key, Q_Key, SL or GRH, and does
 // not replicate multicast. What it cannot deliver it returns at once with status

@@ -293,7 +293,7 @@ func (f *Fabric) open() (*Port, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := newPort(f, f.link.data, r)
+	p, err := newPort(f, f.link, r)
 	if err != nil {
 		r.Retire()
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"acmd/mad"
@@ -26,6 +27,7 @@ type link struct {
 	client uint32 // 0 until it is known
 	limit  time.Duration
 	node   nodeInfo
+	unread atomic.Bool // no port reads the data socket
 }
 
 // role is how a client attaches.
@@ -203,26 +205,11 @@ func (l *link) portInfo() (transport.PortInfo, error) {
 	return parsePortInfo(l.node, &info, &keys), nil
 }
 
-// detach gives the slot back and closes the sockets. The simulator may be busy
-// handing answers to a data socket that nobody reads any more, and would not see
-// the message: the socket is emptied until it has.
+// detach gives the slot back and closes the sockets.
 func (l *link) detach() {
-	defer l.closeSockets()
-	stop, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			l.drain()
-			select {
-			case <-stop:
-				return
-			case <-time.After(5 * time.Millisecond):
-			}
-		}
-	}()
+	l.unread.Store(true)
 	l.roundTrip(ctlDisconnect, &controlData{}, 0)
-	close(stop)
-	<-done
+	l.closeSockets()
 }
 
 // drain throws away what waits on the data socket.

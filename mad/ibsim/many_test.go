@@ -16,9 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestManyPaths asks a real OpenSM for the paths to all ports of 601 nodes, in
-// batches larger than the simulator's queue, and compares every answer with
-// OpenSM's own table of LIDs.
+// TestManyPaths asks a real OpenSM for the paths to all ports of 601 nodes, 64
+// at a time, and compares every answer with OpenSM's own table of LIDs.
 func TestManyPaths(t *testing.T) {
 	f := peer.StartFabric(t, "n600.net")
 	fab, port, info := open(t, config(f, "h7"))

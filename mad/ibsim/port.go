@@ -19,10 +19,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sendPatience is how long Send waits for the simulator to make room. Its queue
-// has net.unix.max_dgram_qlen places, ten by default, and it empties one in some
-// ten microseconds unless it waits itself for a client that does not read, which
-// may be ours: then Send must end for Recv to go on.
+// sendPatience is how long Send waits for the simulator to make room. Some 280
+// packets fit (SO_SNDBUF of the default size), and it takes one in some ten
+// microseconds unless it waits itself, spinning, for a client that has as many
+// answers unread. That client may be ours: then Send must end for Recv to go on.
 const sendPatience = 100 * time.Millisecond
 
 // rubbishLimit is how many batches of nothing but malformed packets one Recv looks
@@ -45,6 +45,7 @@ type Port struct {
 	ring   *ring.Ring
 	caps   transport.Caps
 	sqp    mad.QPN
+	link   *link
 	data   int      // the link's
 	kick   int      // eventfd: makes a Recv return
 	poll   *os.File // epoll descriptor that watches data and kick for input
@@ -72,8 +73,8 @@ var _ transport.Port = (*Port)(nil)
 
 const shutBit = 1 << 31
 
-func newPort(f *Fabric, data int, r *ring.Ring) (*Port, error) {
-	p := &Port{fabric: f, ring: r, data: data, sqp: mad.QP1, idle: make(chan struct{})}
+func newPort(f *Fabric, l *link, r *ring.Ring) (*Port, error) {
+	p := &Port{fabric: f, ring: r, link: l, data: l.data, sqp: mad.QP1, idle: make(chan struct{})}
 	if f.cfg.QP > 1 {
 		p.sqp = f.cfg.QP
 	}
@@ -165,6 +166,7 @@ func (p *Port) shut(cause error) {
 		close(p.idle)
 	}
 	<-p.idle
+	p.link.unread.Store(true) // only now, or a Recv would lose messages
 	p.poll.Close()
 	unix.Close(p.kick)
 	p.ring.Retire()
