@@ -43,7 +43,6 @@ const (
 // main, except the mailbox and the counters.
 type loop struct {
 	srv   *Server
-	index int
 	ep    int
 	box   *mailbox
 	done  chan struct{}
@@ -80,7 +79,7 @@ type loop struct {
 	events  [eventBatch]unix.EpollEvent
 }
 
-func newLoop(s *Server, index int) (*loop, error) {
+func newLoop(s *Server) (*loop, error) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("epoll: %w", err)
@@ -91,7 +90,7 @@ func newLoop(s *Server, index int) (*loop, error) {
 		return nil, err
 	}
 	l := &loop{
-		srv: s, index: index, ep: ep, box: box, spare: -1,
+		srv: s, ep: ep, box: box, spare: -1,
 		done: make(chan struct{}), base: time.Now(),
 		in: make([]byte, readSize), out: make([]byte, 0, outLimit+MaxRequest),
 	}

@@ -44,8 +44,8 @@ func New(cfg Config, r resolver.Resolver, log *slog.Logger) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, r: r, log: log, rdv: rdv, addr: rdv.addrs()}
-	for i := range cfg.Threads {
-		l, err := newLoop(s, i)
+	for range cfg.Threads {
+		l, err := newLoop(s)
 		if err != nil {
 			s.release()
 			return nil, err

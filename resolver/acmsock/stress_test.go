@@ -38,12 +38,12 @@ func TestCloseAtOnce(t *testing.T) {
 		rounds = 100
 	}
 	baseFiles, baseGo, baseHeap := openFiles(t), runtime.NumGoroutine(), heap()
-	stop, asked := make(chan struct{}), make(chan int)
+	stop, stopLate, asked := make(chan struct{}), make(chan struct{}), make(chan int)
 	var late sync.WaitGroup
 	late.Go(func() { // the engine answers late, in any order
 		for {
 			select {
-			case <-stop:
+			case <-stopLate:
 				return
 			case <-time.After(200 * time.Microsecond):
 				f.releaseAll()
@@ -95,6 +95,7 @@ func TestCloseAtOnce(t *testing.T) {
 	if n := <-asked; n == 0 {
 		t.Error("the client that stayed got nothing")
 	}
+	close(stopLate)
 	late.Wait()
 	eventually(t, "everything answered and closed", func() bool {
 		f.releaseAll()
