@@ -432,7 +432,7 @@ func TestHostLife(t *testing.T) {
 // Everything at once: daemons on four nodes ask, join and listen while the
 // subnet changes under them. Every answer is a path or a refusal.
 func TestChangesUnderLoad(t *testing.T) {
-	f := build(t, Config{Nodes: 64, Topology: Torus, KernelTimers: true})
+	f := build(t, Config{Nodes: 64, Topology: Torus, KernelTimers: true, Slots: 64})
 	stop, changed := make(chan struct{}), make(chan struct{})
 	errs := make(chan error, 8)
 	for node := range 4 {
@@ -443,7 +443,7 @@ func TestChangesUnderLoad(t *testing.T) {
 	}
 	go func() {
 		defer close(changed)
-		for i := range 300 {
+		for i := range 60 {
 			f.SetLID(10+i%10, 1, mad.LID(0x1000+i))
 			f.SetPort(30+i%10, 1, mad.State(1+i%4))
 			f.SetPKeys(40+i%10, []mad.PKey{mad.PKey(0x8001 + i%3), 0xffff})

@@ -26,6 +26,30 @@ type schedule struct {
 	heap     []due
 	seq      uint64
 	messages int // entries that are messages
+	dead     int // time-outs of requests that are answered
+}
+
+// compactFrom is the size from which on dead entries are swept out.
+const compactFrom = 128
+
+// cancel notes that a time-out in the heap will not happen. They are swept out
+// when they are most of it, so that the heap is never more than twice as large
+// as what it is needed for.
+func (s *schedule) cancel() {
+	if s.dead++; s.dead*2 <= len(s.heap) || len(s.heap) < compactFrom {
+		return
+	}
+	live := s.heap[:0]
+	for _, d := range s.heap {
+		if d.wait == nil || !d.wait.done {
+			live = append(live, d)
+		}
+	}
+	clear(s.heap[len(live):])
+	s.heap, s.dead = live, 0
+	for i := len(live)/2 - 1; i >= 0; i-- {
+		s.down(i)
+	}
 }
 
 // len counts messages only: time-outs do not fill the receive queue.
@@ -60,19 +84,27 @@ func (s *schedule) pop() due {
 	s.heap[0] = s.heap[last]
 	s.heap[last] = due{}
 	s.heap = s.heap[:last]
-	for i := 0; ; {
-		down := 2*i + 1
-		if down >= last {
-			break
-		}
-		if r := down + 1; r < last && s.heap[r].before(&s.heap[down]) {
-			down = r
-		}
-		if !s.heap[down].before(&s.heap[i]) {
-			break
-		}
-		s.heap[i], s.heap[down] = s.heap[down], s.heap[i]
-		i = down
+	s.down(0)
+	if d.wait != nil && d.wait.done {
+		s.dead--
 	}
 	return d
+}
+
+// down moves an entry to its place among those below it.
+func (s *schedule) down(i int) {
+	for n := len(s.heap); ; {
+		next := 2*i + 1
+		if next >= n {
+			return
+		}
+		if r := next + 1; r < n && s.heap[r].before(&s.heap[next]) {
+			next = r
+		}
+		if !s.heap[next].before(&s.heap[i]) {
+			return
+		}
+		s.heap[i], s.heap[next] = s.heap[next], s.heap[i]
+		i = next
+	}
 }

@@ -70,6 +70,7 @@ func (in *inbox) expected(m *message) bool {
 	}
 	q.done = true
 	delete(in.pending, key)
+	in.late.cancel()
 	return true
 }
 

@@ -186,3 +186,37 @@ func TestNoTimers(t *testing.T) {
 		}
 	})
 }
+
+// Requests that are answered leave nothing behind, however long their time-out;
+// what waits still ends in order.
+func TestKernelAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := build(t, Config{Nodes: 8, KernelTimers: true})
+		c := open(t, f, 0)
+		drop := f.AddRule(Rule{Do: Drop})
+		for i := range 100 {
+			c.sendTimed(mad.TID(1+i), uint32(60000+100*(i*37%100)), 0)
+		}
+		drop.Remove()
+		for i := range 5000 {
+			c.sendTimed(mad.TID(1000+i), 50000, 0)
+			if g := c.recv(0); g == nil || g.h.Status() != 0 {
+				t.Fatalf("request %d: %+v", i, g)
+			}
+		}
+		if n := len(c.p.in.late.heap); n > 2*100+compactFrom {
+			t.Errorf("%d entries for 100 outstanding requests", n)
+		}
+		begin, last := time.Now(), time.Duration(0)
+		for i := range 100 {
+			g := c.recv(time.Hour)
+			if g == nil || g.h.Status() != mad.StatusTimeout || time.Since(begin) < last {
+				t.Fatalf("time-out %d: %+v", i, g)
+			}
+			last = time.Since(begin)
+		}
+		if g := c.recv(time.Hour); g != nil || last != 69900*time.Millisecond {
+			t.Errorf("after %v %+v", last, g)
+		}
+	})
+}
