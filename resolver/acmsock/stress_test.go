@@ -250,6 +250,44 @@ func TestManyConnections(t *testing.T) {
 	eventually(t, "all closed", func() bool { return s.Stats().Open == 0 })
 }
 
+// field case 64, the door's part: 1,500 clients ask for 1,500 destinations at
+// once, none of them cached; the engine answers all in reverse order. Everybody
+// has the right reply long before the libraries give up at 2 s.
+func TestFanIn(t *testing.T) {
+	const n = 1500
+	if lim, err := RaiseNoFile(quiet(), 2*n); err != nil || lim < 2*n+descriptorReserve {
+		if os.Getenv("ACMD_CI") == "1" {
+			t.Fatalf("limit of open files is %d, %v", lim, err)
+		}
+		t.Skipf("limit of open files is %d, %v", lim, err)
+	}
+	f := newFake()
+	s := serve(t, f, func(c *Config) { c.Threads = 2 })
+	conns := make([]net.Conn, n)
+	for i := range conns {
+		c, err := dialUnix(t.Context(), s.Addrs()[0].String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(patience))
+		conns[i] = c
+	}
+	begin := time.Now()
+	for i, c := range conns {
+		mustWrite(t, c, ask(uint64(i+1), 1, i))
+	}
+	eventually(t, "all wait", func() bool { return f.waiting() == n })
+	f.releaseAll()
+	for i, c := range conns {
+		wantAnswer(t, readReply(t, c), uint64(i+1), i)
+	}
+	if d := time.Since(begin); d > 2*time.Second {
+		t.Errorf("took %v", d)
+	}
+	eventually(t, "nothing pending", func() bool { return s.Stats().Pending == 0 })
+}
+
 // fewFiles is the role of a server that has hardly any descriptors: it prints
 // its counters and its CPU time whenever it is asked.
 func fewFiles() {
