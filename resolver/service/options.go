@@ -27,6 +27,10 @@ type Options struct {
 	Version     string
 
 	Getenv func(string) string // os.Getenv
+
+	// Observe, if set, is called once with the fabric that Fabric names, before
+	// anything is asked on it: a harness counts there what really goes out.
+	Observe func(transport.Fabric)
 }
 
 func (o *Options) setDefaults() {

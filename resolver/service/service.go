@@ -117,6 +117,9 @@ func (d *Daemon) startEngine(s *config.Settings) (err error) {
 		return err
 	}
 	d.onStop(d.fabric.Close)
+	if d.opts.Observe != nil {
+		d.opts.Observe(d.fabric.Fabric)
+	}
 	d.ports = newPortTable(d.fabric, saConfig(s), d.log)
 	d.acm = acmp.New(acmp.Config{
 		Depth: s.ResolveDepth, Timeout: s.Timeout, Retries: s.Retries,
