@@ -19,6 +19,9 @@ type loadConfig struct {
 	pipeline  int
 	dur       time.Duration
 	once      bool
+	each      bool
+	batch     int
+	also      []int
 	nodelay   bool
 	pad       int
 	raw       bool
@@ -188,6 +191,14 @@ func load(cfg *loadConfig) result {
 				runtime.LockOSThread()
 			}
 			<-gate
+			next := next
+			if cfg.each {
+				next = inOrder(cfg.targets)
+			}
+			if cfg.batch > 0 {
+				w.runBatches(c, uint64(i+1), next, &stop)
+				return
+			}
 			w.run(c, uint64(i+1), next, &stop)
 		}()
 	}
@@ -195,13 +206,29 @@ func load(cfg *loadConfig) result {
 	if cfg.pid != 0 {
 		cpu0, _ = cpuTime(cfg.pid)
 	}
+	use := startUsage(cfg.also)
 	begin := time.Now()
 	close(gate)
-	if !cfg.once {
+	if !cfg.once && !cfg.each {
 		time.AfterFunc(cfg.dur, func() { stop.Store(true) })
 	}
 	wg.Wait()
-	return summarize(cfg, ws, time.Since(begin), cpu0)
+	wall := time.Since(begin)
+	r := summarize(cfg, ws, wall, cpu0)
+	use.stop(&r)
+	return r
+}
+
+// inOrder hands out every target once, for one connection.
+func inOrder(list []target) func(*rand.Rand) *target {
+	i := 0
+	return func(*rand.Rand) *target {
+		if i == len(list) {
+			return nil
+		}
+		i++
+		return &list[i-1]
+	}
 }
 
 // summarize joins what the workers saw with what the server used.

@@ -4,6 +4,8 @@
 // the stock ibacm, from the outside:
 //
 //	resolve  load: any number of connections, pipelined or not, every answer checked
+//	clients  many connections, all open together, each served in turn and at once
+//	fail     requests that must fail with a given status
 //	probe    malformed and hostile input, and what the daemon does about it
 //	sabench  path queries against the SA of a simulated fabric, without a daemon
 //	ud       a bare peer on the datagram wire of peerlab's stand-in for libibverbs
@@ -30,6 +32,8 @@ var commands = map[string]struct {
 	help string
 }{
 	"resolve": {cmdResolve, "measure resolves against a daemon"},
+	"clients": {cmdClients, "open many connections and serve each"},
+	"fail":    {cmdFail, "ask for what does not exist, and expect to be told"},
 	"probe":   {cmdProbe, "send malformed or hostile input and report what happens"},
 	"sabench": {cmdSABench, "measure path queries against the SA on a simulated fabric"},
 	"ud":      {cmdUD, "a bare peer on the fakeverbs datagram wire"},

@@ -49,3 +49,69 @@ func rssKB(pid int) (now, peak int) {
 	}
 	return
 }
+
+// busyMeter measures how busy all processors of the machine are, from the first
+// line of /proc/stat: its unit is a tick, 10 ms as a rule.
+type busyMeter struct{ total, idle uint64 }
+
+func startBusy() busyMeter {
+	var m busyMeter
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return m
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	for i, f := range strings.Fields(line) {
+		n, _ := strconv.ParseUint(f, 10, 64)
+		if i >= 1 && i <= 8 { // guest time is in user time already
+			m.total += n
+		}
+		if i == 4 || i == 5 { // idle, waiting for a disk
+			m.idle += n
+		}
+	}
+	return m
+}
+
+// share returns the share of processor time that was used since the start, 0 to 1.
+func (m busyMeter) share() float64 {
+	now := startBusy()
+	if now.total == m.total {
+		return 0
+	}
+	return 1 - float64(now.idle-m.idle)/float64(now.total-m.total)
+}
+
+// usage is what several processes and the whole machine spend during a run.
+type usage struct {
+	pids []int
+	at   []time.Duration // the own process first
+	busy busyMeter
+}
+
+func startUsage(pids []int) usage {
+	u := usage{pids: append([]int{os.Getpid()}, pids...), busy: startBusy()}
+	u.at = u.now()
+	return u
+}
+
+func (u *usage) now() []time.Duration {
+	list := make([]time.Duration, len(u.pids))
+	for i, pid := range u.pids {
+		list[i], _ = cpuTime(pid) // a process that has ended counts for nothing
+	}
+	return list
+}
+
+// stop puts into r what was spent since the start.
+func (u *usage) stop(r *result) {
+	for i, d := range u.now() {
+		s := (d - u.at[i]).Seconds()
+		if i == 0 {
+			r.OwnCPU = s
+		} else {
+			r.AlsoCPU = append(r.AlsoCPU, s)
+		}
+	}
+	r.Busy = u.busy.share()
+}

@@ -10,24 +10,27 @@ import (
 
 // result is what one run measured; the JSON names are the interface of scripts.
 type result struct {
-	Label      string  `json:"label,omitempty"`
-	Server     string  `json:"server"`
-	Conns      int     `json:"conns"`
-	Pipeline   int     `json:"pipeline"`
-	Targets    int     `json:"targets"`
-	OK         int64   `json:"ok"`
-	Failed     int64   `json:"failed"`
-	FirstError string  `json:"first_error,omitempty"`
-	Seconds    float64 `json:"seconds"`
-	PerSec     float64 `json:"resolves_per_s"`
-	P50us      float64 `json:"p50_us"`
-	P99us      float64 `json:"p99_us"`
-	P999us     float64 `json:"p999_us"`
-	MaxUs      float64 `json:"max_us"`
-	CPUPer1M   float64 `json:"server_cpu_s_per_1m,omitempty"`
-	CPUShare   float64 `json:"server_cpu_share,omitempty"`
-	RSSKB      int     `json:"server_rss_kb,omitempty"`
-	PeakKB     int     `json:"server_peak_kb,omitempty"`
+	Label      string    `json:"label,omitempty"`
+	Server     string    `json:"server"`
+	Conns      int       `json:"conns"`
+	Pipeline   int       `json:"pipeline"`
+	Targets    int       `json:"targets"`
+	OK         int64     `json:"ok"`
+	Failed     int64     `json:"failed"`
+	FirstError string    `json:"first_error,omitempty"`
+	Seconds    float64   `json:"seconds"`
+	PerSec     float64   `json:"resolves_per_s"`
+	P50us      float64   `json:"p50_us"`
+	P99us      float64   `json:"p99_us"`
+	P999us     float64   `json:"p999_us"`
+	MaxUs      float64   `json:"max_us"`
+	CPUPer1M   float64   `json:"server_cpu_s_per_1m,omitempty"`
+	CPUShare   float64   `json:"server_cpu_share,omitempty"`
+	OwnCPU     float64   `json:"own_cpu_s"`            // of the load generator
+	AlsoCPU    []float64 `json:"also_cpu_s,omitempty"` // of the processes of -also, in their order
+	Busy       float64   `json:"busy_share"`           // of all processors of the machine
+	RSSKB      int       `json:"server_rss_kb,omitempty"`
+	PeakKB     int       `json:"server_peak_kb,omitempty"`
 }
 
 func printHeader() {

@@ -19,6 +19,7 @@ type resolveFlags struct {
 	reps         int
 	src, dst     string
 	file, io     string
+	also         string
 	json, warmUp bool
 }
 
@@ -35,6 +36,9 @@ func parseResolve(args []string) *resolveFlags {
 	fs.StringVar(&r.dst, "dst", "", "one destination: kind:value,dgid,dlid")
 	fs.StringVar(&r.file, "dests", "", "file of destinations: kind:value dgid dlid")
 	fs.BoolVar(&c.once, "once", false, "resolve every destination exactly once")
+	fs.BoolVar(&c.each, "each", false, "let every connection resolve every destination exactly once")
+	fs.IntVar(&c.batch, "batch", 0, "write so many requests at once, then read their answers; latencies are of batches")
+	fs.StringVar(&r.also, "also", "", "more processes to account, comma separated")
 	fs.BoolVar(&c.nodelay, "nodelay", false, "ask for cached data only")
 	fs.IntVar(&c.pad, "pad", 0, "pad requests to this many bytes")
 	fs.StringVar(&r.io, "io", "raw", "raw (blocking system calls) or net (Go poller)")
@@ -57,6 +61,19 @@ func (r *resolveFlags) check() (err error) {
 	}
 	if r.cfg.pipeline < 1 || r.reps < 1 || r.cfg.pad > maxMsg {
 		return fmt.Errorf("want -pipeline and -reps of 1 at least, -pad of %d at most", maxMsg)
+	}
+	if r.cfg.batch < 0 || r.cfg.batch > maxBatch || r.cfg.batch > 0 && (r.cfg.pipeline > 1 || r.cfg.pad > 0) {
+		return fmt.Errorf("want -batch of %d at most, without -pipeline and -pad", maxBatch)
+	}
+	if r.cfg.once && r.cfg.each {
+		return errors.New("-once and -each exclude one another")
+	}
+	for f := range strings.FieldsFuncSeq(r.also, func(c rune) bool { return c == ',' }) {
+		pid, err := strconv.Atoi(f)
+		if err != nil {
+			return fmt.Errorf("-also %q: want process numbers", r.also)
+		}
+		r.cfg.also = append(r.cfg.also, pid)
 	}
 	switch {
 	case r.dst != "":
@@ -92,7 +109,7 @@ func cmdResolve(args []string) error {
 	}
 	if r.warmUp {
 		w := r.cfg
-		w.once, w.conns, w.pipeline = true, 1, 1
+		w.once, w.each, w.conns, w.pipeline, w.batch = true, false, 1, 1, 0
 		if got := load(&w); got.Failed > 0 {
 			return fmt.Errorf("warm-up: %d failed, first: %s", got.Failed, got.FirstError)
 		}

@@ -34,6 +34,8 @@ type saBench struct {
 	failed  int
 	why     string
 	tid     uint32
+	inTurn  bool // every target in turn instead of by chance
+	json    bool
 }
 
 type saFlight struct {
@@ -108,7 +110,11 @@ func (b *saBench) run() error {
 	for asked := 0; len(b.lat)+b.failed < b.total; {
 		k := 0
 		for ; len(b.pending) < b.window && asked < b.total; k++ {
-			b.query(out[k], &b.targets[rand.IntN(len(b.targets))])
+			i := asked % len(b.targets)
+			if !b.inTurn {
+				i = rand.IntN(len(b.targets))
+			}
+			b.query(out[k], &b.targets[i])
 			asked++
 		}
 		for done := 0; done < k; {
@@ -150,6 +156,7 @@ func (b *saBench) measure(pid, simPid int) error {
 		d, _ := cpuTime(pid)
 		return d
 	}
+	busy := startBusy()
 	own0, sm0, sim0, begin := cpu(os.Getpid()), cpu(pid), cpu(simPid), time.Now()
 	if err := b.run(); err != nil {
 		return err
@@ -158,6 +165,16 @@ func (b *saBench) measure(pid, simPid int) error {
 	per := func(d time.Duration) float64 { return d.Seconds() * 1e6 / float64(b.total) }
 	own, sm, sim := per(cpu(os.Getpid())-own0), per(cpu(pid)-sm0), per(cpu(simPid)-sim0)
 	slices.Sort(b.lat)
+	if b.json {
+		r := result{Server: "SA", Conns: b.window, Pipeline: 1, Targets: len(b.targets), OK: int64(len(b.lat)), Failed: int64(b.failed),
+			FirstError: b.why, Seconds: wall.Seconds(), PerSec: float64(len(b.lat)) / wall.Seconds(), P50us: quantile(b.lat, .5),
+			P99us: quantile(b.lat, .99), P999us: quantile(b.lat, .999), MaxUs: quantile(b.lat, 1),
+			CPUPer1M: own, AlsoCPU: []float64{sm * float64(b.total) / 1e6, sim * float64(b.total) / 1e6}}
+		r.OwnCPU = own * float64(b.total) / 1e6
+		r.Busy = busy.share()
+		r.print(true)
+		return nil
+	}
 	fmt.Printf("%6d %6d %10.0f %9.1f %9.1f %9.1f %12.1f %12.1f %12.1f %6d\n", b.window, b.total, float64(len(b.lat))/wall.Seconds(),
 		quantile(b.lat, .5), quantile(b.lat, .99), quantile(b.lat, 1), own, sm, sim, b.failed)
 	if b.why != "" {
@@ -177,6 +194,8 @@ func cmdSABench(args []string) error {
 		total  = fs.Int("n", 2000, "queries")
 		pid    = fs.Int("pid", 0, "opensm process to account")
 		simPid = fs.Int("simpid", 0, "ibsim process to account")
+		inTurn = fs.Bool("in-turn", false, "ask for every destination in turn, not by chance")
+		asJSON = fs.Bool("json", false, "one JSON object per run")
 		reps   = fs.Int("reps", 1, "repeat")
 	)
 	fs.Parse(args)
@@ -208,13 +227,20 @@ func cmdSABench(args []string) error {
 	defer port.Close()
 	b := &saBench{port: port, info: list[0].Ports[0], targets: targets, window: *window, total: *total}
 	b.sgid = b.info.GIDs[0]
-	fmt.Printf("attached to %s: lid %d, SM lid %d\n", *node, b.info.LID, b.info.SMLID)
-	fmt.Printf("%6s %6s %10s %9s %9s %9s %12s %12s %12s %6s\n", "window", "n", "queries/s", "p50 us", "p99 us", "max us",
-		"own s/1M", "opensm s/1M", "ibsim s/1M", "failed")
+	b.inTurn, b.json = *inTurn, *asJSON
+	if !b.json {
+		printSAHeader(*node, &b.info)
+	}
 	for range *reps {
 		if err := b.measure(*pid, *simPid); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func printSAHeader(node string, info *transport.PortInfo) {
+	fmt.Printf("attached to %s: lid %d, SM lid %d\n", node, info.LID, info.SMLID)
+	fmt.Printf("%6s %6s %10s %9s %9s %9s %12s %12s %12s %6s\n", "window", "n", "queries/s", "p50 us", "p99 us", "max us",
+		"own s/1M", "opensm s/1M", "ibsim s/1M", "failed")
 }
