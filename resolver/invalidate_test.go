@@ -283,3 +283,47 @@ func TestEndpointGoesUnderFlight(t *testing.T) {
 		}
 	})
 }
+
+// An address that is flushed while the address step runs may have been told
+// before it moved: the step is run again.
+func TestFlushDuringAddressStep(t *testing.T) {
+	bubble(t, func(l *lab, _ *Config) { l.acm.delay = 500 * time.Millisecond }, func(t *testing.T, l *lab) {
+		q := byIP("10.0.0.1", "10.0.0.9")
+		l.knows(q.Dst, 8)
+		b := newInbox()
+		l.submit(q, 1, b)
+		time.Sleep(100 * time.Millisecond)
+		l.knows(q.Dst, 9)
+		l.e.FlushDest(q.Dst)
+		l.submit(q, 2, b)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if a := b.one(t, 2); a.Path.DGID() != gidOf(9) {
+			t.Errorf("path to %v, which has the address no more", a.Path.DGID())
+		}
+		if l.acm.count() != 2 {
+			t.Errorf("%d address asks", l.acm.count())
+		}
+	})
+}
+
+// A destination that is flushed is not answered with the route that is kept for
+// another spelling of it.
+func TestFlushDestForgetsSharedRoute(t *testing.T) {
+	bubble(t, func(l *lab, _ *Config) { l.acm.delay = 500 * time.Millisecond }, func(t *testing.T, l *lab) {
+		q := byIP("10.0.0.1", "10.0.0.9")
+		l.knows(q.Dst, 9)
+		l.want(byGID(gidOf(9)), StatusSuccess)
+		l.sa.set(func() { l.sa.lids[gidOf(9)] = 42 })
+		b := newInbox()
+		l.submit(q, 1, b)
+		time.Sleep(100 * time.Millisecond)
+		l.e.FlushDest(q.Dst) // has no entry yet, so that it leads to no GID
+		l.submit(q, 2, b)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if a := b.one(t, 2); a.Path.DLID() != 42 {
+			t.Errorf("LID %v from before the flush", a.Path.DLID())
+		}
+	})
+}
