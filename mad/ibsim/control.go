@@ -35,6 +35,7 @@ const (
 	ctlGetNodeInfo controlType = 7
 	ctlGetPortInfo controlType = 8
 	ctlGetPKeys    controlType = 10
+	ctlNothing     controlType = 99 // types that the simulator does not know come back unchanged
 )
 
 func (c controlType) String() string {
@@ -118,6 +119,12 @@ func (l *link) roundTrip(t controlType, data *controlData, n int) (controlData, 
 	if _, err := l.ctl.Write(appendControl(buf[:0], l.client, t, data, n)); err != nil {
 		return controlData{}, fmt.Errorf("%v: %w", t, err)
 	}
+	return l.await(t, end)
+}
+
+// await reads until the answer to a message of type t.
+func (l *link) await(t controlType, end time.Time) (controlData, error) {
+	var buf [controlSize + 1]byte
 	var bad error
 	for {
 		now := time.Now()

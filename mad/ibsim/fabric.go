@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -37,6 +38,7 @@ type Fabric struct {
 
 	// Owned by the goroutine.
 	link *link // nil between two clients, and while the simulator is away
+	half *link // its CONNECT is not answered yet
 	port *Port // the open one
 	info transport.PortInfo
 	away bool
@@ -70,6 +72,7 @@ func New(cfg Config) (*Fabric, error) {
 		ended:  make(chan struct{}),
 	}
 	if err := f.probe(); err != nil {
+		f.dropHalf()
 		return nil, err
 	}
 	go f.run()
@@ -79,7 +82,7 @@ func New(cfg Config) (*Fabric, error) {
 // probe attaches the way Open will, so that New shows what is wrong with it, and
 // leaves a plain client, to which nothing is sent.
 func (f *Fabric) probe() error {
-	l, err := attach(&f.cfg, f.role())
+	l, err := f.attach(f.role())
 	if err != nil {
 		return err
 	}
@@ -173,15 +176,39 @@ func (f *Fabric) run() {
 				f.port = nil
 			}
 			f.dropLink()
+			f.dropHalf()
 			return
 		}
 	}
 }
 
+// attach connects a client, after an earlier attempt has come to its end: a
+// simulator that does not answer is sent one CONNECT, not one each second.
+func (f *Fabric) attach(r role) (*link, error) {
+	if f.half != nil {
+		if !f.half.settle(&f.cfg) {
+			return nil, fmt.Errorf("ibsim: %s: %w: %w", f.cfg.where(), errUnanswered, os.ErrDeadlineExceeded)
+		}
+		f.half = nil
+	}
+	l, err := attach(&f.cfg, r)
+	if errors.Is(err, errUnanswered) {
+		f.half, l = l, nil
+	}
+	return l, err
+}
+
+func (f *Fabric) dropHalf() {
+	if f.half != nil && !f.half.settle(&f.cfg) {
+		f.half.closeSockets() // it had its time
+	}
+	f.half = nil
+}
+
 // ensure attaches when no client is attached: as a plain one.
 func (f *Fabric) ensure() (err error) {
 	if f.link == nil {
-		f.link, err = attach(&f.cfg, role{})
+		f.link, err = f.attach(role{})
 	}
 	return err
 }
@@ -281,7 +308,7 @@ func (f *Fabric) open() (*Port, error) {
 	err := f.ensure()
 	if err == nil && f.role() != (role{}) {
 		f.dropLink()
-		f.link, err = attach(&f.cfg, f.role())
+		f.link, err = f.attach(f.role())
 	}
 	if err != nil {
 		if isDown(err) {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -372,4 +373,40 @@ func TestNoAllocations(t *testing.T) {
 		t.Errorf("%v allocations per query", n)
 	}
 	slots[0].Release()
+}
+
+// TestCloseDrains: a server that must hand over packets before it sees DISCONNECT
+// finds room for them.
+func TestCloseDrains(t *testing.T) {
+	madtest.CheckLeaks(t)
+	var handed atomic.Int32
+	self := make(chan *liar, 1)
+	l := startLiar(t, on(ctlDisconnect, func(good []byte) [][]byte {
+		l := <-self
+		l.data.SetWriteDeadline(time.Now().Add(madtest.AnswerTime))
+		for range 2000 { // the socket holds some 280
+			if _, err := l.data.Write(packetOf(1)); err != nil {
+				l.t.Errorf("packet %d: %v", handed.Load(), err)
+				break
+			}
+			handed.Add(1)
+		}
+		return one(good)
+	}))
+	self <- l
+	cfg := l.config()
+	cfg.control = madtest.AnswerTime
+	f, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := f.Open(deviceName, portNumber)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Close()
+	f.Close()
+	if n := handed.Load(); n != 2000 {
+		t.Errorf("%d packets were taken", n)
+	}
 }

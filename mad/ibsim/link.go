@@ -39,18 +39,31 @@ type role struct {
 // bindTries is for names that are taken by somebody else.
 const bindTries = 8
 
-// attach connects a client. On success the simulator has one slot less.
+// errUnanswered: the simulator has not answered CONNECT, and may do so later.
+var errUnanswered = errors.New("no answer yet")
+
+// attach connects a client. On success the simulator has one slot less. With
+// errUnanswered there is a link, too: see [link.settle].
 func attach(cfg *Config, r role) (*link, error) {
 	l, id, err := dialControl(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("ibsim: %s is not running: %w", cfg.where(), err)
 	}
-	if err := l.connect(cfg, id, r); err != nil {
+	info := clientInfo(id, r.qp, r.issm, cfg.Node)
+	answer, err := l.roundTrip(ctlConnect, &info, clientInfoSize)
+	switch {
+	case errors.Is(err, errRefused):
+		err = l.whyRefused(cfg, id, r)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return l, fmt.Errorf("ibsim: %s: %w: %w", cfg.where(), errUnanswered, err)
+	case err == nil:
+		err = l.connected(cfg, &answer)
+	}
+	if err != nil {
 		l.closeSockets()
 		return nil, fmt.Errorf("ibsim: %s: %w", cfg.where(), err)
 	}
-	answer, err := l.roundTrip(ctlGetNodeInfo, &controlData{}, 0)
-	if err != nil {
+	if answer, err = l.roundTrip(ctlGetNodeInfo, &controlData{}, 0); err != nil {
 		l.detach()
 		return nil, fmt.Errorf("ibsim: %s: %w", cfg.where(), err)
 	}
@@ -58,16 +71,31 @@ func attach(cfg *Config, r role) (*link, error) {
 	return l, nil
 }
 
-// connect takes a slot and joins the data sockets.
-func (l *link) connect(cfg *Config, id uint32, r role) error {
-	info := clientInfo(id, r.qp, r.issm, cfg.Node)
-	answer, err := l.roundTrip(ctlConnect, &info, clientInfoSize)
-	if errors.Is(err, errRefused) {
-		return l.whyRefused(cfg, id, r)
+// settle waits once more for the answer to a CONNECT and gives the slot back. A
+// simulator that was stopped handles the message when it goes on, and aborts if
+// the data socket is gone by then: as long as settle reports false the link must
+// be kept.
+func (l *link) settle(cfg *Config) bool {
+	end := time.Now().Add(l.limit)
+	l.ctl.SetWriteDeadline(end)
+	if _, err := l.ctl.Write(appendControl(nil, 0, ctlNothing, &controlData{}, 0)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		l.closeSockets() // it is not there any more
+		return true
 	}
-	if err != nil {
-		return err
+	answer, err := l.await(ctlConnect, end)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return false
 	}
+	if err == nil && l.connected(cfg, &answer) == nil {
+		l.detach()
+	} else {
+		l.closeSockets()
+	}
+	return true
+}
+
+// connected takes the client number and joins the data sockets.
+func (l *link) connected(cfg *Config, answer *controlData) error {
 	l.client = he.Uint32(answer[0:])
 	if l.client >= maxClients {
 		return fmt.Errorf("%w: client number %d", errBadControl, l.client)
