@@ -30,6 +30,12 @@ type Activation struct {
 // socket that no door can use is an error: the unit file asks for something
 // that would silently not be served. Nothing is closed.
 func Passed(env func(string) string, first int) (Activation, error) {
+	return passed(env, first, unix.NETLINK_RDMA)
+}
+
+// passed has the netlink protocol as a parameter because a kernel without the
+// RDMA core opens no socket of that one, and tests need some.
+func passed(env func(string) string, first, protocol int) (Activation, error) {
 	var a Activation
 	count := env("LISTEN_FDS")
 	if count == "" {
@@ -46,7 +52,7 @@ func Passed(env func(string) string, first int) (Activation, error) {
 		return a, fmt.Errorf("socket activation: LISTEN_FDS %q is not in 0 to %d", count, maxPassed)
 	}
 	for fd := first; fd < first+n; fd++ {
-		netlink, err := classify(fd)
+		netlink, err := classify(fd, protocol)
 		if err != nil {
 			return Activation{}, fmt.Errorf("socket activation: descriptor %d: %w", fd, err)
 		}
@@ -64,7 +70,7 @@ func Passed(env func(string) string, first int) (Activation, error) {
 }
 
 // classify tells a netlink socket from a listening stream socket.
-func classify(fd int) (netlink bool, err error) {
+func classify(fd, protocol int) (netlink bool, err error) {
 	family, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil {
 		return false, fmt.Errorf("not a socket: %w", err)
@@ -78,8 +84,8 @@ func classify(fd int) (netlink bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		if proto != unix.NETLINK_RDMA {
-			return false, fmt.Errorf("netlink protocol %d instead of %d (rdma)", proto, unix.NETLINK_RDMA)
+		if proto != protocol {
+			return false, fmt.Errorf("netlink protocol %d instead of %d", proto, protocol)
 		}
 		return true, nil
 	}
