@@ -165,15 +165,18 @@ func (s *addressStep) keep(l *Location) {
 	e.addrs.Put(&s.key, (*[64]byte)(&rec), m, s.since)
 }
 
-// fail ends the step when no source had an answer: somebody did not answer, or a
-// bound was hit, or nobody knows. A group that is not joined is "no data", as it
-// is with ibacm.
+// fail ends the step when no source had an answer. A name that nobody knows is
+// "timed out", whether a question could be put to the other nodes or not: to the
+// client it is the same, the reason is in the log. A group that is not joined is
+// "no data", as it is with ibacm.
 func (s *addressStep) fail() {
-	st := StatusNoData
+	st := StatusTimedOut
 	for _, err := range s.errs {
-		switch k := kindOf(err, StatusNoData); {
-		case k == StatusTimedOut, k == StatusNoMemory && st == StatusNoData:
-			st = k
+		switch {
+		case errors.Is(err, ErrOverload):
+			st = StatusNoMemory
+		case errors.Is(err, ErrDown) && st == StatusTimedOut:
+			st = StatusNoData
 		}
 	}
 	err := errors.Join(s.errs...)

@@ -37,6 +37,9 @@ func (e *Engine) complete(f *flight, r *Resolution) {
 	ft.end(f)
 	head := ft.takeWaiters(f)
 	ft.mu.Unlock()
+	if r.Status != StatusSuccess && !f.refresh {
+		e.failures.note(f.ask.Endpoint, f.q.describe(), r)
+	}
 	e.tellAll(head, &Answer{Status: r.Status, Path: r.Path, Err: r.Err, Origin: r.Origin})
 }
 

@@ -38,6 +38,7 @@ type Engine struct {
 	routes    routeTable
 	refresh   refresher
 	stats     engineStats
+	failures  failureLog
 
 	refreshAge  int64        // age at which hits look again, MaxInt64: never
 	destFlushed atomic.Int64 // when a destination was flushed last
@@ -67,6 +68,7 @@ func New(cfg Config) (*Engine, error) {
 	e.addrs = cache.New(cache.Config{Capacity: cfg.CacheSize})
 	e.refreshAge = e.computeRefreshAge()
 	e.counters.init(cfg.Counters)
+	e.failures.init(cfg.Log)
 	e.flights.init(e)
 	e.routes.init()
 	e.refresh.init(cfg.RefreshRate)

@@ -384,7 +384,7 @@ func TestAddressStepOrder(t *testing.T) {
 			t.Errorf("counters %v", c)
 		}
 		l.acm.err = fmt.Errorf("no group on this transport: %w", ErrUnknown)
-		a := l.want(byIP("10.0.0.1", "10.0.0.11"), StatusNoData)
+		a := l.want(byIP("10.0.0.1", "10.0.0.11"), StatusTimedOut)
 		if got, want := a.Err.Error(), "address step: not in the hosts file: address is not known; no group on this transport: address is not known"; got != want {
 			t.Errorf("error %q, want %q", got, want)
 		}

@@ -151,6 +151,7 @@ func (d *Daemon) State() any {
 		"endpoints": eps,
 		"ports":     ports,
 		"engine":    d.engine.Stats(),
+		"failures":  d.engine.Failures(),
 		"acm":       d.acm.Stats(),
 		"groups":    groups,
 		"clients":   d.door.Stats(),
