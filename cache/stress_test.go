@@ -46,9 +46,9 @@ func TestStress(t *testing.T) {
 	for _, cfg := range []Config{{Capacity: 8, Shards: 1}, {Capacity: 500, Shards: 1}, {Capacity: 3000, Shards: 4}} {
 		c := New(cfg)
 		keys := stressKeys(2 * cfg.Capacity)
-		steps := 60_000
+		steps := 20_000
 		if testing.Short() {
-			steps = 6_000
+			steps = 4_000
 		}
 		var (
 			writers, readers sync.WaitGroup
@@ -141,7 +141,7 @@ func TestNoMiss(t *testing.T) {
 	wg.Go(func() {
 		defer stop.Store(true)
 		rng := rand.New(rand.NewPCG(1, 1))
-		for i := range uint64(100_000) {
+		for i := range uint64(50_000) {
 			put(&keys[rng.IntN(len(keys))], i)
 		}
 	})
