@@ -7,11 +7,6 @@ package umad
 import (
 	"encoding/binary"
 	"errors"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
-	"strings"
 	"testing"
 	"time"
 
@@ -20,29 +15,17 @@ import (
 	"acmd/mad/ring"
 	"acmd/mad/sa"
 	"acmd/mad/transport"
+	"acmd/mad/umad/kernellab"
 
 	"golang.org/x/sys/unix"
 )
 
-// The kernel tests run as root in the guest of bench/lab/kernel, which test.sh
-// there starts: "softib" means InfiniBand adapters sib0.. with OpenSM on sib0 and
-// faults on demand, "rxe" two soft-RoCE devices. test.sh takes a skipped test in
-// the guest for a failure.
 const (
-	labVar     = "ACMD_KERNEL_LAB"
-	softibRoot = "/sys/kernel/debug/softib"
 	labDevice  = "sib1" // the adapter under test
 	nobodysLID = mad.LID(0x0bad)
 	// silence is how long a test waits for what must not come.
 	silence = 700 * time.Millisecond
 )
-
-func needLab(t *testing.T, kind string) {
-	t.Helper()
-	if have := os.Getenv(labVar); have != kind {
-		t.Skipf("runs in the %s guest that bench/lab/kernel/test.sh starts (%s=%q)", kind, labVar, have)
-	}
-}
 
 // lab is an open port of the adapter under test.
 type lab struct {
@@ -55,10 +38,10 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	needLab(t, "softib")
+	kernellab.Need(t, kernellab.Softib)
 	madtest.CheckLeaks(t)
-	control(t, "clear")
-	t.Cleanup(func() { control(t, "clear") })
+	kernellab.Control(t, "clear")
+	t.Cleanup(func() { kernellab.Control(t, "clear") })
 	l := &lab{t: t, tid: 0x11000000, fabric: newFabric(t)}
 	l.info = portOf(t, l.fabric, labDevice)
 	l.port = l.open()
@@ -98,34 +81,6 @@ func portOf(t *testing.T, f *Fabric, device string) transport.PortInfo {
 	}
 	t.Fatalf("%s is not among %+v", device, list)
 	return transport.PortInfo{}
-}
-
-// control gives the simulated fabric a command.
-func control(t *testing.T, command string) {
-	t.Helper()
-	if err := os.WriteFile(filepath.Join(softibRoot, "control"), []byte(command+"\n"), 0); err != nil {
-		t.Fatalf("softib %q: %v", command, err)
-	}
-}
-
-// run runs a program of the guest, such as saquery, and returns its output.
-func run(t *testing.T, name string, arg ...string) string {
-	t.Helper()
-	out, err := exec.Command(name, arg...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %s: %v\n%s", name, strings.Join(arg, " "), err, out)
-	}
-	return string(out)
-}
-
-// field returns the value behind "name....value" in the dumps of infiniband-diags.
-func field(t *testing.T, dump, name string) string {
-	t.Helper()
-	m := regexp.MustCompile(`(?m)^\s*` + regexp.QuoteMeta(name) + `:?\.+(\S.*)$`).FindStringSubmatch(dump)
-	if m == nil {
-		t.Fatalf("no %s in:\n%s", name, dump)
-	}
-	return strings.TrimSpace(m[1])
 }
 
 // query writes an SA request to the SM with a new TID and returns the slot.
@@ -246,16 +201,6 @@ func (l *lab) balanced() {
 	l.t.Helper()
 	if r := l.port.Ring(); r.Free() != r.Cap() {
 		l.t.Errorf("%d of %d slots are back", r.Free(), r.Cap())
-	}
-}
-
-// eventually tries until ok or for as long as an answer may take.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * madtest.AnswerTime); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %v", what, 2*madtest.AnswerTime)
-		}
 	}
 }
 

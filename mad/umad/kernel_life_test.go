@@ -6,7 +6,6 @@ package umad
 
 import (
 	"errors"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"acmd/mad/madtest"
 	"acmd/mad/ring"
 	"acmd/mad/transport"
+	"acmd/mad/umad/kernellab"
 
 	"golang.org/x/sys/unix"
 )
@@ -46,7 +46,7 @@ func TestKernelSoftibReportsTaken(t *testing.T) {
 
 // Another agent of this host may hold the class for requests; answers are ours.
 func TestKernelSoftibForeignAgent(t *testing.T) {
-	needLab(t, "softib")
+	kernellab.Need(t, kernellab.Softib)
 	madtest.CheckLeaks(t)
 	name, err := sysfs{root: "/sys"}.umadName(labDevice, 1)
 	if err != nil {
@@ -72,8 +72,8 @@ func TestKernelSoftibForeignAgent(t *testing.T) {
 // ErrGone, at once and for ever; the port of the device that comes back works.
 func TestKernelSoftibUnplugUnderLoad(t *testing.T) {
 	l := newLab(t)
-	t.Cleanup(func() { plugged(t) })
-	control(t, "drop class=3 method=0x1 from="+labDevice) // so that sends stay outstanding
+	t.Cleanup(func() { kernellab.Plug(t, labDevice) })
+	kernellab.Control(t, "drop class=3 method=0x1 from="+labDevice) // so that sends stay outstanding
 	type result struct {
 		n   int
 		err error
@@ -119,7 +119,7 @@ func TestKernelSoftibUnplugUnderLoad(t *testing.T) {
 	case err := <-sent:
 		t.Fatalf("send before the device was pulled: %v", err)
 	}
-	control(t, "unplug "+labDevice)
+	kernellab.Control(t, "unplug "+labDevice)
 	for what, c := range map[string]func() error{
 		"send": func() error { return <-sent },
 		"recv": func() error { r := <-received; return r.err },
@@ -140,7 +140,7 @@ func TestKernelSoftibUnplugUnderLoad(t *testing.T) {
 		t.Errorf("open without the device: %v, want ErrNoPort", err)
 	}
 	old := l.port
-	plugged(t)
+	kernellab.Plug(t, labDevice)
 	// The new device has the old name; the old descriptor does not come back.
 	l.stayGone(in)
 	for _, s := range in {
@@ -149,7 +149,7 @@ func TestKernelSoftibUnplugUnderLoad(t *testing.T) {
 	if err := old.Close(); err != nil {
 		t.Errorf("close: %v", err)
 	}
-	control(t, "clear")
+	kernellab.Control(t, "clear")
 	l.info = portOf(t, l.fabric, labDevice)
 	l.port = l.open()
 	l.works()
@@ -177,26 +177,14 @@ func (l *lab) stayGone(slots []*ring.Slot) {
 	}
 }
 
-// plugged puts the device back and waits until the SM has brought it up.
-func plugged(t *testing.T) {
-	t.Helper()
-	if _, err := os.Stat("/sys/class/infiniband/" + labDevice); err != nil {
-		control(t, "plug "+labDevice)
-	}
-	eventually(t, labDevice+" is active", func() bool {
-		b, err := os.ReadFile("/sys/class/infiniband/" + labDevice + "/ports/1/state")
-		return err == nil && strings.HasPrefix(string(b), "4:")
-	})
-}
-
 // A port that idles when its device is pulled learns it in the next call, also in
 // one whose deadline is over.
 func TestKernelSoftibUnplugIdle(t *testing.T) {
 	for _, deadline := range []time.Duration{-time.Second, time.Hour} {
 		l := newLab(t)
-		t.Cleanup(func() { plugged(t) })
+		t.Cleanup(func() { kernellab.Plug(t, labDevice) })
 		l.works()
-		control(t, "unplug "+labDevice)
+		kernellab.Control(t, "unplug "+labDevice)
 		s := l.port.Ring().Get()
 		if n, err := l.port.Recv([]*ring.Slot{s}, time.Now().Add(deadline)); n != 0 || !errors.Is(err, transport.ErrGone) {
 			t.Errorf("recv: %d, %v, want ErrGone", n, err)
@@ -204,13 +192,13 @@ func TestKernelSoftibUnplugIdle(t *testing.T) {
 		l.stayGone([]*ring.Slot{s})
 		s.Release()
 		l.port.Close()
-		plugged(t)
+		kernellab.Plug(t, labDevice)
 	}
 }
 
 // field cases 20 and 21: Ethernet ports are listed as such and never opened.
 func TestKernelRXEDevices(t *testing.T) {
-	needLab(t, "rxe")
+	kernellab.Need(t, kernellab.RXE)
 	madtest.CheckLeaks(t)
 	f := newFabric(t)
 	var list []transport.Device
@@ -255,7 +243,7 @@ func TestKernelRXEDevices(t *testing.T) {
 
 // The kernel's answer to what it does not have: QP0 on a port without one.
 func TestKernelRXENoQP0(t *testing.T) {
-	needLab(t, "rxe")
+	kernellab.Need(t, kernellab.RXE)
 	fd, err := openUmad("/dev/infiniband/umad0")
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"acmd/mad/madtest"
 	"acmd/mad/ring"
 	"acmd/mad/sa"
+	"acmd/mad/umad/kernellab"
 )
 
 // table sends a PathRecord GetTable and returns the records of its answer.
@@ -94,7 +95,7 @@ func TestKernelSoftibMixedSizes(t *testing.T) {
 	l := newLab(t)
 	const rounds = 12
 	want := map[uint32]int{} // by TID: least size of the message
-	control(t, "delay class=3 method=0x81 ms=400")
+	kernellab.Control(t, "delay class=3 method=0x81 ms=400")
 	for i := range rounds {
 		method, mask, size := mad.MethodGet, byLID, sa.DataOffset+64
 		switch i % 3 {

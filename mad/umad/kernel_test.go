@@ -17,13 +17,14 @@ import (
 	"acmd/mad/ring"
 	"acmd/mad/sa"
 	"acmd/mad/transport"
+	"acmd/mad/umad/kernellab"
 
 	"golang.org/x/sys/unix"
 )
 
 func TestKernelSoftibConformance(t *testing.T) {
-	needLab(t, "softib")
-	control(t, "clear")
+	kernellab.Need(t, kernellab.Softib)
+	kernellab.Control(t, "clear")
 	madtest.TestTransport(t, madtest.Harness{
 		New: func(t *testing.T) (transport.Fabric, string, uint8) {
 			f, err := New(Config{Poison: true})
@@ -49,13 +50,13 @@ func TestKernelSoftibDevices(t *testing.T) {
 			t.Fatalf("%+v", d)
 		}
 		p := d.Ports[0]
-		dump := run(t, "smpquery", "portinfo", strconv.Itoa(int(p.LID)), "1")
+		dump := kernellab.Run(t, "smpquery", "portinfo", strconv.Itoa(int(p.LID)), "1")
 		for name, want := range map[string]string{
 			"Lid": p.LID.String(), "SMLid": p.SMLID.String(), "LMC": strconv.Itoa(int(p.LMC)),
 			"SMSL": strconv.Itoa(int(p.SMSL)), "SubnetTimeout": strconv.Itoa(int(p.SubnetTimeout)),
 			"NeighborMTU": strconv.Itoa(128 << p.MTU), "LinkState": "Active", "CapMask": fmt.Sprintf("0x%x", p.CapMask),
 		} {
-			if got := field(t, dump, name); got != want {
+			if got := kernellab.Field(t, dump, name); got != want {
 				t.Errorf("%s %s is %s, smpquery says %s", d.Name, name, want, got)
 			}
 		}
@@ -66,7 +67,10 @@ func TestKernelSoftibDevices(t *testing.T) {
 	if n := opens(t, func() { newFabric(t).Devices() }); n != len(list) {
 		t.Errorf("a first look opened %d devices, want %d", n, len(list))
 	}
-	if n := opens(t, func() { l.fabric.Devices() }); n != 0 {
+	begin := time.Now()
+	n := opens(t, func() { l.fabric.Devices() })
+	t.Logf("a look at %d devices takes %v", len(list), time.Since(begin))
+	if n != 0 {
 		t.Errorf("a second look opened %d devices", n)
 	}
 }
@@ -95,40 +99,16 @@ func TestKernelSoftibPathRecord(t *testing.T) {
 		if lidPath != gidPath {
 			t.Errorf("%s: paths by LID and by GID differ:\n%x\n%x", other, lidPath, gidPath)
 		}
-		comparePath(t, &lidPath, run(t, "saquery", "-C", labDevice, "PR", "--slid", l.info.LID.String(), "--dlid", to.LID.String()))
+		kernellab.ComparePath(t, &lidPath, kernellab.Run(t, "saquery", "-C", labDevice, "PR", "--slid", l.info.LID.String(), "--dlid", to.LID.String()))
 	}
 	l.balanced()
-}
-
-// comparePath compares a record with saquery's dump of one.
-func comparePath(t *testing.T, r *sa.PathRecord, dump string) {
-	t.Helper()
-	hex := func(v uint8) string { return fmt.Sprintf("0x%x", v) }
-	for name, want := range map[string]string{
-		"service_id": fmt.Sprintf("0x%016x", r.ServiceID()), "dgid": r.DGID().String(), "sgid": r.SGID().String(),
-		"dlid": r.DLID().String(), "slid": r.SLID().String(), "hop_flow_raw": fmt.Sprintf("0x%x", r[44:48]),
-		"tclass": hex(r[48]), "num_path_revers": hex(r[49]), "pkey": fmt.Sprintf("0x%X", uint16(r.PKey())),
-		"qos_class": fmt.Sprintf("0x%x", r.QoSClass()), "sl": hex(r.SL()), "mtu": hex(r[54]), "rate": hex(r[55]),
-		"pkt_life": hex(r[56]), "preference": hex(r[57]),
-	} {
-		got := field(t, dump, name)
-		if name == "hop_flow_raw" {
-			v, err := strconv.ParseUint(strings.TrimPrefix(got, "0x"), 16, 32)
-			if got = fmt.Sprintf("0x%08x", v); err != nil {
-				t.Errorf("saquery's %s: %v", name, err)
-			}
-		}
-		if got != want {
-			t.Errorf("%s is %s, saquery says %s", name, want, got)
-		}
-	}
 }
 
 // field case 31: a send that got no answer comes back with its TID and the status
 // of a time-out, after its time and not before, and others are not touched.
 func TestKernelSoftibTimeout(t *testing.T) {
 	l := newLab(t)
-	control(t, "drop class=3 method=0x1 from=sib1 count=1")
+	kernellab.Control(t, "drop class=3 method=0x1 from=sib1 count=1")
 	begin := time.Now()
 	lost := l.ask(300 * time.Millisecond)
 	other := l.ask(madtest.AnswerTime)
@@ -139,7 +119,7 @@ func TestKernelSoftibTimeout(t *testing.T) {
 	}
 	l.nothing()
 	// The answer is lost instead of the request: no difference.
-	control(t, "drop class=3 method=0x81 count=1")
+	kernellab.Control(t, "drop class=3 method=0x81 count=1")
 	l.returned(l.ask(300 * time.Millisecond))
 	l.works()
 	l.balanced()
@@ -148,7 +128,7 @@ func TestKernelSoftibTimeout(t *testing.T) {
 // The kernel's own retries are ours to switch on: the second copy is answered.
 func TestKernelSoftibRetries(t *testing.T) {
 	l := newLab(t)
-	control(t, "drop class=3 method=0x1 from=sib1 count=1")
+	kernellab.Control(t, "drop class=3 method=0x1 from=sib1 count=1")
 	s, _ := l.query(mad.MethodGet, 500*time.Millisecond, byLID)
 	s.Header().SetRetries(3)
 	l.send(s)
@@ -160,18 +140,18 @@ func TestKernelSoftibRetries(t *testing.T) {
 // A late answer is dropped behind its time-out, a second copy behind the first.
 func TestKernelSoftibLateAndDoubled(t *testing.T) {
 	l := newLab(t)
-	control(t, "delay class=3 method=0x81 ms=800 count=1")
+	kernellab.Control(t, "delay class=3 method=0x81 ms=800 count=1")
 	l.returned(l.ask(200 * time.Millisecond))
 	time.Sleep(silence) // the answer passes now
 	l.nothing()
-	control(t, "clear")
-	control(t, "dup class=3 method=0x81 ms=50 count=1")
+	kernellab.Control(t, "clear")
+	kernellab.Control(t, "dup class=3 method=0x81 ms=50 count=1")
 	l.works()
 	l.nothing()
-	control(t, "clear")
+	kernellab.Control(t, "clear")
 	// An answer that is late, but within the time, arrives; one that was sent
 	// behind it overtakes it.
-	control(t, "delay class=3 method=0x81 ms=600 count=1")
+	kernellab.Control(t, "delay class=3 method=0x81 ms=600 count=1")
 	slow := l.ask(madtest.AnswerTime)
 	quick := l.ask(madtest.AnswerTime)
 	l.answer(quick).Release()
@@ -183,7 +163,7 @@ func TestKernelSoftibLateAndDoubled(t *testing.T) {
 // The kernel owns a TID until it is answered or timed out; then it is free.
 func TestKernelSoftibTIDInUse(t *testing.T) {
 	l := newLab(t)
-	control(t, "drop class=3 method=0x1 from=sib1 count=1")
+	kernellab.Control(t, "drop class=3 method=0x1 from=sib1 count=1")
 	tid := l.ask(500 * time.Millisecond)
 	s, _ := l.query(mad.MethodGet, time.Second, byLID)
 	defer s.Release()

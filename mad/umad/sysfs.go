@@ -14,6 +14,8 @@ import (
 
 	"acmd/mad"
 	"acmd/mad/transport"
+
+	"golang.org/x/sys/unix"
 )
 
 // minABI is the oldest umad ABI that is known to work (ib_user_mad.h).
@@ -22,7 +24,7 @@ const minABI = 5
 // sysfs reads class/infiniband and class/infiniband_mad below a root ("/sys").
 type sysfs struct {
 	root string
-	read func(path string) ([]byte, error) // nil: os.ReadFile
+	read func(path string) ([]byte, error) // nil: readAttribute
 }
 
 func (s sysfs) path(elem ...string) string {
@@ -34,10 +36,27 @@ func (s sysfs) path(elem ...string) string {
 func (s sysfs) text(elem ...string) (string, error) {
 	read := s.read
 	if read == nil {
-		read = os.ReadFile
+		read = readAttribute
 	}
 	b, err := read(s.path(elem...))
 	return strings.TrimSpace(string(b)), err
+}
+
+// readAttribute reads a file of sysfs with three system calls. A poll reads
+// hundreds of them, and package os would add each to the runtime's poller.
+func readAttribute(path string) ([]byte, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	// The kernel writes an attribute in one piece; none of ours is longer.
+	b := make([]byte, 128)
+	n, err := unix.Read(fd, b)
+	if err != nil {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+	}
+	return b[:n], nil
 }
 
 // number reads an attribute of at most so many bits, see parseNumber.

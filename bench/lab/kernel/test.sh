@@ -1,0 +1,98 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+# test.sh [KERNEL...]: mad/umad and the whole daemon under real Debian kernels. Each
+# KERNEL is a package name (linux-image-amd64, linux-image-6.12-amd64); the kernels
+# run side by side. Per kernel: mad/umad on InfiniBand ports with OpenSM, mad/umad
+# on soft RoCE, and acmd with acmctl on InfiniBand.
+#
+# What is downloaded is kept in KLAB_CACHE. Where the lab cannot be prepared (no
+# qemu, no root to install it, no network) that is said and nothing is tested; with
+# ACMD_CI=1 it is a failure. Once the lab runs, a failed or skipped test fails.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../../.." && pwd)
+base=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}
+export KLAB_CACHE=${KLAB_CACHE:-${base:-/tmp}/acmd-kernel-lab}
+[ $# -gt 0 ] || set -- linux-image-amd64 linux-image-6.12-amd64
+# Tests that must have passed in each run; fewer mean that they were not there.
+least_umad=14 least_rxe=2 least_acmd=6
+
+unprepared() {
+	echo "kernel tests: $*" >&2
+	[ "${ACMD_CI-}" != 1 ] || { echo "kernel tests: FAILED (ACMD_CI=1 allows no missing lab)" >&2; exit 1; }
+	echo "kernel tests: NOT RUN" >&2
+	exit 0
+}
+
+command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin
+command -v go >/dev/null || unprepared "go is missing"
+[ "$(uname -m)" = x86_64 ] || unprepared "the lab's kernels are for x86-64, this is $(uname -m)"
+mkdir -p "$KLAB_CACHE" 2>/dev/null || unprepared "cannot write $KLAB_CACHE"
+for k in "$@"; do
+	"$here/run.sh" --prepare --softib -k "$k" || unprepared "the lab for $k cannot be prepared (see above; $here/README.md says what it needs)"
+done
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/acmd-kernel.XXXXXX")
+pids=()
+cleanup() {
+	[ ${#pids[@]} = 0 ] || kill "${pids[@]}" 2>/dev/null || true
+	rm -rf "$work"
+}
+trap cleanup EXIT
+trap 'exit 1' INT TERM
+
+cd "$root"
+export CGO_ENABLED=0
+go test -c -o "$work/umad.test" ./mad/umad
+go test -c -o "$work/acmd.test" ./cmd/acmd
+go build -trimpath -o "$work/" ./cmd/acmd ./cmd/acmctl
+
+# guest NAME LEAST RUN.SH-ARG...: one boot. Its status is 0 if at least LEAST tests
+# passed and none failed or was skipped.
+guest() {
+	local name=$1 least=$2 out=$work/$kernel.$1 rc=0 passed
+	shift 2
+	echo "== $name under $kernel"
+	"$here/run.sh" -k "$kernel" "$@" >"$out" 2>&1 &
+	child=$!
+	wait $child || rc=$?
+	tr -d '\r' <"$out"
+	passed=$(grep -c '^--- PASS: TestKernel' "$out" || true)
+	if [ "$rc" = 0 ] && grep -q -e '--- SKIP' "$out"; then
+		echo "tests were skipped"
+		rc=1
+	fi
+	if [ "$rc" = 0 ] && [ "$passed" -lt "$least" ]; then
+		echo "only $passed tests ran, at least $least are there"
+		rc=1
+	fi
+	[ "$rc" = 0 ] && echo "ok   $name under $kernel: $passed tests" || echo "FAIL $name under $kernel (status $rc)"
+	return "$rc"
+}
+
+kernel_tests() {
+	local kernel=$1 bad=0 child=
+	trap '[ -z "$child" ] || kill $child 2>/dev/null; exit 1' TERM
+	trap - EXIT
+	guest "mad/umad, InfiniBand," $least_umad --softib-args "hcas=8 switches=2" --opensm "-s 2" -t 200 \
+		-e ACMD_KERNEL_LAB=softib "$work/umad.test" -test.v -test.timeout 180s -test.run '^TestKernelSoftib' || bad=1
+	guest "mad/umad, soft RoCE," $least_rxe -t 60 \
+		-e ACMD_KERNEL_LAB=rxe "$work/umad.test" -test.v -test.timeout 40s -test.run '^TestKernelRXE' || bad=1
+	guest "acmd, InfiniBand," $least_acmd --softib --opensm "-s 2" -t 150 -f "$work/acmd" -f "$work/acmctl" \
+		-e ACMD_KERNEL_LAB=softib "$work/acmd.test" -test.v -test.timeout 120s -test.run '^TestKernel' || bad=1
+	return $bad
+}
+
+for k in "$@"; do
+	kernel_tests "$k" >"$work/$k.log" 2>&1 &
+	pids+=($!)
+done
+bad=0 i=0
+for k in "$@"; do
+	wait "${pids[$i]}" || bad=1
+	cat "$work/$k.log"
+	i=$((i + 1))
+done
+pids=()
+if [ $bad = 0 ]; then echo "ok   kernel tests: $*"; else echo "FAIL kernel tests: $*"; fi
+exit $bad

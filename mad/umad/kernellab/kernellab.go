@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+// Package kernellab is what tests need that run as root under a real kernel, in
+// the guest of bench/lab/kernel (test.sh there builds them and boots it). Those of
+// mad/umad and those of the whole daemon share it; nothing of acmd imports it.
+//
+// A guest is of one of two kinds: [Softib] has InfiniBand adapters sib0, sib1, ...
+// on a simulated switch, OpenSM on sib0, and faults on demand by [Control]; [RXE]
+// has two soft-RoCE devices. The environment variable ACMD_KERNEL_LAB names the
+// kind. Outside of a guest, and in one of the other kind, [Need] skips; test.sh
+// takes a skipped test inside a guest for a failure.
+package kernellab
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"acmd/mad/sa"
+)
+
+// Kinds of guests.
+const (
+	Softib = "softib"
+	RXE    = "rxe"
+)
+
+const (
+	variable = "ACMD_KERNEL_LAB"
+	debugfs  = "/sys/kernel/debug/softib"
+	patience = 30 * time.Second
+)
+
+// Need skips the test unless it runs in a guest of that kind.
+func Need(t testing.TB, kind string) {
+	t.Helper()
+	if have := os.Getenv(variable); have != kind {
+		t.Skipf("runs in the %s guest that bench/lab/kernel/test.sh starts (%s=%q)", kind, variable, have)
+	}
+}
+
+// Control gives the simulated fabric a command, see bench/lab/softib/README.md.
+func Control(t testing.TB, command string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(debugfs, "control"), []byte(command+"\n"), 0); err != nil {
+		t.Fatalf("softib %q: %v", command, err)
+	}
+}
+
+// Run runs a program of the guest, such as saquery, and returns its output.
+func Run(t testing.TB, name string, arg ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, arg...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(arg, " "), err, out)
+	}
+	return string(out)
+}
+
+// Eventually tries until ok, for as long as a slow guest may need.
+func Eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within %v", what, patience)
+		}
+	}
+}
+
+// WaitActive waits until the SM has brought up port 1 of a device.
+func WaitActive(t testing.TB, device string) {
+	t.Helper()
+	Eventually(t, device+" is active", func() bool {
+		b, err := os.ReadFile("/sys/class/infiniband/" + device + "/ports/1/state")
+		return err == nil && strings.HasPrefix(string(b), "4:")
+	})
+}
+
+// Plug puts a device back that was unplugged, and waits until it is up.
+func Plug(t testing.TB, device string) {
+	t.Helper()
+	if _, err := os.Stat("/sys/class/infiniband/" + device); err != nil {
+		Control(t, "plug "+device)
+	}
+	WaitActive(t, device)
+}
+
+// Field returns the value behind "name....value" in what the programs of
+// infiniband-diags print.
+func Field(t testing.TB, dump, name string) string {
+	t.Helper()
+	m := regexp.MustCompile(`(?m)^\s*` + regexp.QuoteMeta(name) + `:?\.+(\S.*)$`).FindStringSubmatch(dump)
+	if m == nil {
+		t.Fatalf("no %s in:\n%s", name, dump)
+	}
+	return strings.TrimSpace(m[1])
+}
+
+// ComparePath compares every field of a record with saquery's print of one.
+func ComparePath(t testing.TB, r *sa.PathRecord, dump string) {
+	t.Helper()
+	number := func(v uint64) string { return fmt.Sprintf("0x%x", v) }
+	for name, want := range map[string]string{
+		"dgid": r.DGID().String(), "sgid": r.SGID().String(), "dlid": r.DLID().String(), "slid": r.SLID().String(),
+		"service_id": number(r.ServiceID()), "hop_flow_raw": number(uint64(r.FlowLabel())<<8 | uint64(r.HopLimit())),
+		"tclass": number(uint64(r.TClass())), "num_path_revers": number(uint64(r[49])), "pkey": number(uint64(r.PKey())),
+		"qos_class": number(uint64(r.QoSClass())), "sl": number(uint64(r.SL())), "mtu": number(uint64(r[54])),
+		"rate": number(uint64(r[55])), "pkt_life": number(uint64(r[56])), "preference": number(uint64(r.Preference())),
+	} {
+		got := Field(t, dump, name)
+		if hex, ok := strings.CutPrefix(got, "0x"); ok { // with leading zeros, in either case
+			v, err := strconv.ParseUint(hex, 16, 64)
+			if err != nil {
+				t.Errorf("saquery's %s is %q: %v", name, got, err)
+			}
+			got = number(v)
+		}
+		if got != want {
+			t.Errorf("%s is %s, saquery says %s", name, want, got)
+		}
+	}
+}
