@@ -29,9 +29,10 @@ type Cache struct {
 	mask    uint32 // of bucket numbers
 	within  uint32 // the part of mask inside a shard
 	shift   uint32 // bucket number to shard number
+	number  uint32 // the part of a slot that numbers an entry
 	buckets []bucket
 	entries []entry
-	scopes  []atomic.Uint64 // MaxScopes: epoch of the last drop
+	scopes  *[MaxScopes]atomic.Uint64 // epoch of the last drop
 	longs   []atomic.Pointer[[longChunk]longKey]
 
 	links   []links
@@ -60,16 +61,19 @@ func New(cfg Config) *Cache {
 	buckets := ceilPow2((limit*4/3 + bucketSlots - 1) / bucketSlots)
 	chunks := (limit + spareEntries + longChunk - 1) / longChunk
 
+	total := 1 + shards*(limit+spareEntries)
+
 	c := &Cache{
 		hash:    newHasher(cfg.Seed),
 		mask:    uint32(shards*buckets - 1),
 		within:  uint32(buckets - 1),
 		shift:   uint32(bits.TrailingZeros(uint(buckets))),
+		number:  uint32(1)<<bits.Len(uint(total-1)) - 1,
 		buckets: make([]bucket, shards*buckets),
-		entries: make([]entry, 1+shards*(limit+spareEntries)),
-		scopes:  make([]atomic.Uint64, MaxScopes),
+		entries: make([]entry, total),
+		scopes:  new([MaxScopes]atomic.Uint64),
 		longs:   make([]atomic.Pointer[[longChunk]longKey], shards*chunks),
-		links:   make([]links, 1+shards*(limit+spareEntries)),
+		links:   make([]links, total),
 		shards:  make([]shard, shards),
 	}
 	adviseHuge(c.buckets, c.entries)

@@ -15,7 +15,7 @@ import (
 )
 
 func TestSizes(t *testing.T) {
-	if n := unsafe.Sizeof(bucket{}); n != 64 {
+	if n := unsafe.Sizeof(bucket{}); n != 32 {
 		t.Errorf("a bucket has %d bytes", n)
 	}
 	if n := unsafe.Sizeof(entry{}); n != 128 {
@@ -29,7 +29,7 @@ func TestSizes(t *testing.T) {
 	}
 	c := New(Config{})
 	if a := uintptr(unsafe.Pointer(&c.buckets[0])); a%64 != 0 {
-		t.Errorf("buckets begin in the middle of a line: %#x", a)
+		t.Errorf("buckets straddle lines: %#x", a)
 	}
 	if a := uintptr(unsafe.Pointer(&c.entries[0])); a%128 != 0 {
 		t.Errorf("entries straddle lines: %#x", a)

@@ -3,9 +3,9 @@
 // Package cache is the sharded path cache: from a [Key], which holds everything
 // that constrains an answer, to a 64-byte path record in wire form.
 //
-// A hit costs two cache misses. The index is an array of one-line buckets of
-// eight slots; a slot is one 64-bit word, fingerprint and entry number, so that
-// publishing is one atomic store. An entry is two adjacent lines: version, used
+// A hit costs two cache misses. The index is an array of buckets of eight slots,
+// half a line each; a slot is one 32-bit word, fingerprint and entry number, so
+// that publishing is one atomic store. An entry is two adjacent lines: version, used
 // mark, meta data and the first 24 key bytes in one, the record in the other.
 // Longer keys continue in a pool of their own. None of these arrays holds a
 // pointer, so the garbage collector does not look into them.

@@ -14,8 +14,8 @@ const readTries = 4
 // negative entry (Status not 0) has no meaningful record. Get neither allocates
 // nor waits.
 //
-// Most keys lie in the slot that their hash names first. Get looks there without
-// a loop and leaves everything else to search; its body has to be kept in step
+// Most keys lie in one of the first two slots that their hash names. Get looks
+// there without a loop and leaves everything else to search; its body has to be kept in step
 // with match. The compiler makes good code of it in this form: one base register
 // for the entry, which it only keeps if the entry is chosen by a branch, and no
 // struct of more than four fields copied as a whole.
@@ -24,13 +24,14 @@ func (c *Cache) Get(k *Key, now int64, rec *[64]byte) (m Meta, ok bool) {
 	w0, w1, w2 := k.word(0), k.word(1), k.word(2)
 	h := c.hash.short(hdr, w0, w1, w2)
 	b := &c.buckets[c.first(h)]
-	slot := b.slot[h%bucketSlots].Load()
-	if second := b.slot[(h^1)%bucketSlots].Load(); uint32(second>>32) == fingerprint(h) {
-		slot = second
+	fp := c.fingerprint(h)
+	n := b.slot[h%bucketSlots].Load() ^ fp
+	if other := b.slot[(h^1)%bucketSlots].Load() ^ fp; other <= c.number {
+		n = other
 	}
 	e := &c.entries[0] // matches no key
-	if uint32(slot>>32) == fingerprint(h) {
-		e = &c.entries[uint32(slot)]
+	if n <= c.number {
+		e = &c.entries[n]
 	}
 	v := e.ver.Load()
 	tag := e.tag.Load()
@@ -77,13 +78,18 @@ func (c *Cache) search(k *Key, h uint64, now int64, rec *[64]byte) (Meta, bool) 
 			if i == bucketSlots {
 				b = c.second(h, b)
 			}
-			slot := c.buckets[b].slot[(h^i)%bucketSlots].Load()
-			if uint32(slot>>32) != fingerprint(h) {
+			p := &c.buckets[b].slot[(h^i)%bucketSlots]
+			slot := p.Load()
+			n := slot ^ c.fingerprint(h)
+			if n > c.number || n == 0 {
 				continue
 			}
-			m, since, ok := c.match(&c.entries[uint32(slot)], k, rec)
+			e := &c.entries[n]
+			v := e.ver.Load()
+			m, since, ok := c.match(e, v, k, rec)
 			if !ok {
-				torn = true
+				// Another key's, unless something changed while it was read.
+				torn = torn || v&1 != 0 || e.ver.Load() != v || p.Load() != slot
 				continue
 			}
 			if now >= m.Deadline || since < c.scopes[m.Scope].Load() {
@@ -98,10 +104,9 @@ func (c *Cache) search(k *Key, h uint64, now int64, rec *[64]byte) (Meta, bool) 
 	return Meta{}, false
 }
 
-// match copies an entry out if it is that of k and is not reused meanwhile, and
-// marks it used. It also returns the entry's epoch.
-func (c *Cache) match(e *entry, k *Key, rec *[64]byte) (m Meta, since uint64, ok bool) {
-	v := e.ver.Load()
+// match copies an entry of version v out if it is that of k and is not reused
+// meanwhile, and marks it used. It also returns the entry's epoch.
+func (c *Cache) match(e *entry, v uint32, k *Key, rec *[64]byte) (m Meta, since uint64, ok bool) {
 	tag := e.tag.Load()
 	d0, d1, d2 := e.data[0].Load(), e.data[1].Load(), e.data[2].Load()
 	if uint32(tag) != inEntry(k.header()) || v&1 != 0 {

@@ -17,10 +17,11 @@ func checkInvariants(t fataler, c *Cache) {
 	for b := range c.buckets {
 		for i := range c.buckets[b].slot {
 			if v := c.buckets[b].slot[i].Load(); v != 0 {
-				if _, twice := slots[uint32(v)]; twice {
-					t.Fatalf("entry %d has two slots", uint32(v))
+				n := v & c.number
+				if _, twice := slots[n]; twice {
+					t.Fatalf("entry %d has two slots", n)
 				}
-				slots[uint32(v)] = uint32(b)
+				slots[n] = uint32(b)
 			}
 		}
 	}

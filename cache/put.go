@@ -30,7 +30,7 @@ func (c *Cache) Put(k *Key, rec *[64]byte, m Meta, since Epoch) bool {
 		n := c.take(s)
 		c.fill(s, n, &it, c.entries[old].used.Load())
 		c.link(s, n, &it)
-		slot.Store(makeSlot(h, n))
+		slot.Store(c.makeSlot(h, n))
 		var was item
 		c.read(old, &was)
 		c.unlink(s, old, &was)
@@ -45,7 +45,7 @@ func (c *Cache) Put(k *Key, rec *[64]byte, m Meta, since Epoch) bool {
 	n := c.take(s)
 	c.fill(s, n, &it, 0)
 	c.link(s, n, &it)
-	slot.Store(makeSlot(h, n))
+	slot.Store(c.makeSlot(h, n))
 	s.live.Add(1)
 	return true
 }

@@ -90,18 +90,18 @@ func (c *Cache) takeLong(s *shard) uint64 {
 }
 
 // find returns the slot and the number of the entry of a key, or nil and 0.
-func (c *Cache) find(h uint64, it *item) (*atomic.Uint64, uint32) {
+func (c *Cache) find(h uint64, it *item) (*atomic.Uint32, uint32) {
 	b := c.first(h)
 	var have item
 	for _, b := range [2]uint32{b, c.second(h, b)} {
 		for i := range c.buckets[b].slot {
 			p := &c.buckets[b].slot[i]
-			v := p.Load()
-			if uint32(v>>32) != fingerprint(h) {
+			n := p.Load() ^ c.fingerprint(h)
+			if n > c.number || n == 0 {
 				continue
 			}
-			if c.read(uint32(v), &have) && have.header() == it.header() && have.key == it.key {
-				return p, uint32(v)
+			if c.read(n, &have) && have.header() == it.header() && have.key == it.key {
+				return p, n
 			}
 		}
 	}
@@ -109,10 +109,10 @@ func (c *Cache) find(h uint64, it *item) (*atomic.Uint64, uint32) {
 }
 
 // slotOf returns the slot that leads to a live entry.
-func (c *Cache) slotOf(n uint32, it *item) *atomic.Uint64 {
+func (c *Cache) slotOf(n uint32, it *item) *atomic.Uint32 {
 	h := c.hash.words(it.header(), &it.key)
 	b := c.first(h)
-	v := makeSlot(h, n)
+	v := c.makeSlot(h, n)
 	for _, b := range [2]uint32{b, c.second(h, b)} {
 		for i := range c.buckets[b].slot {
 			if p := &c.buckets[b].slot[i]; p.Load() == v {
@@ -136,7 +136,7 @@ func (c *Cache) remove(s *shard, n uint32) {
 // begins. With both buckets full it moves another key out of the first, from its
 // first bucket to its second: a reader looks at them in this order and cannot
 // miss it. With nothing to move it evicts.
-func (c *Cache) place(s *shard, h uint64) *atomic.Uint64 {
+func (c *Cache) place(s *shard, h uint64) *atomic.Uint32 {
 	b1 := c.first(h)
 	b2 := c.second(h, b1)
 	for _, b := range [2]uint32{b1, b2} {
@@ -148,7 +148,7 @@ func (c *Cache) place(s *shard, h uint64) *atomic.Uint64 {
 	for i := range c.buckets[b1].slot {
 		p := &c.buckets[b1].slot[i]
 		v := p.Load()
-		c.read(uint32(v), &it)
+		c.read(v&c.number, &it)
 		o := c.hash.words(it.header(), &it.key)
 		if c.first(o) != b1 {
 			continue
@@ -162,18 +162,18 @@ func (c *Cache) place(s *shard, h uint64) *atomic.Uint64 {
 	p := &c.buckets[b1].slot[h%bucketSlots]
 	for i := range c.buckets[b1].slot {
 		q := &c.buckets[b1].slot[i]
-		if c.entries[uint32(q.Load())].used.Load() == 0 {
+		if c.entries[q.Load()&c.number].used.Load() == 0 {
 			p = q
 			break
 		}
 	}
-	c.remove(s, uint32(p.Load()))
+	c.remove(s, p.Load()&c.number)
 	s.evicted++
 	return p
 }
 
 // vacant returns an empty slot of a bucket, searched in the order of lookups.
-func (c *Cache) vacant(b uint32, h uint64) *atomic.Uint64 {
+func (c *Cache) vacant(b uint32, h uint64) *atomic.Uint32 {
 	for i := range uint64(bucketSlots) {
 		if p := &c.buckets[b].slot[(h^i)%bucketSlots]; p.Load() == 0 {
 			return p

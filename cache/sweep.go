@@ -81,7 +81,7 @@ func (c *Cache) Range(f func(k *Key, rec *[64]byte, m Meta) bool) {
 				if slot == 0 {
 					break
 				}
-				ok = c.read(uint32(slot), &it)
+				ok = c.read(slot&c.number, &it)
 			}
 			if !ok || it.since < c.scopes[tagScope(it.tag)].Load() {
 				continue

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	bucketSlots = 8  // one cache line of slots
+	bucketSlots = 8  // half a cache line of slots
 	keyWords    = 8  // of MaxKeyData
 	recWords    = 8  // of a path record
 	inlineKey   = 24 // key bytes kept in the entry itself
@@ -16,17 +16,17 @@ const (
 	longChunk   = 256 // long keys are allocated so many at a time
 )
 
-// bucket is a line of the index. A slot is 0, or a fingerprint in the upper half
-// and an entry number in the lower; neither is ever 0.
+// bucket is half a cache line of the index. A slot is 0, or an entry number in
+// the lower bits, which is never 0, and a fingerprint in those that are left:
+// 15 at the default capacity, 5 at the greatest.
 type bucket struct {
-	slot [bucketSlots]atomic.Uint64
+	slot [bucketSlots]atomic.Uint32
 }
 
-func makeSlot(h uint64, n uint32) uint64 { return uint64(fingerprint(h))<<32 | uint64(n) }
+// fingerprint is the part of a slot that does not number an entry.
+func (c *Cache) fingerprint(h uint64) uint32 { return uint32(h>>32) &^ c.number }
 
-// fingerprint is the upper half of a hash. The set bit keeps it from matching an
-// empty slot.
-func fingerprint(h uint64) uint32 { return uint32(h>>32) | 1 }
+func (c *Cache) makeSlot(h uint64, n uint32) uint32 { return c.fingerprint(h) | n }
 
 // entry is two cache lines. Words keep the byte order of memory: they are moved,
 // never computed with. Entry 0 is not used, so that 0 can mean "none".

@@ -22,6 +22,7 @@ func main() {
 	writes := flag.String("writes", "0,1", "`percent` of operations that are writes")
 	rounds := flag.Int("rounds", 9, "measurements of each table")
 	slice := flag.Duration("slice", 60*time.Millisecond, "length of one measurement")
+	modes := flag.String("chained", "0,1", "1: each lookup needs the result of the one before (latency); 0: they may overlap")
 	rss := flag.Bool("rss", false, "print the memory per entry instead")
 	flag.Parse()
 	if *rss {
@@ -31,8 +32,8 @@ func main() {
 		}
 		return
 	}
-	var lists [3][]int
-	for i, s := range []string{*sizes, *workers, *writes} {
+	var lists [4][]int
+	for i, s := range []string{*sizes, *workers, *writes, *modes} {
 		var err error
 		if lists[i], err = ints(s); err != nil {
 			fmt.Fprintln(os.Stderr, "cachebench:", err)
@@ -47,7 +48,9 @@ func main() {
 			// New tables for each cell: one that was written to lies differently in memory.
 			tables := fill(gids)
 			for _, g := range lists[1] {
-				bad += cell(tables, gids, g, w, *rounds, *slice)
+				for _, m := range lists[3] {
+					bad += cell(tables, gids, load{g, w, m != 0}, *rounds, *slice)
+				}
 			}
 		}
 	}
@@ -89,25 +92,35 @@ func fill(gids []mad.GID) (tables []table) {
 	return tables
 }
 
+// load is what is done to a table.
+type load struct {
+	workers, percent int // readers; share of writes
+	chained          bool
+}
+
 // cell measures all tables at one size, number of goroutines and share of writes,
 // and returns the number of failed lookups.
-func cell(tables []table, gids []mad.GID, workers, percent, rounds int, slice time.Duration) (bad int) {
+func cell(tables []table, gids []mad.GID, l load, rounds int, slice time.Duration) (bad int) {
 	costs := make([][]float64, len(tables))
 	ops := make([]int, len(tables))
 	for i, t := range tables { // how many operations fill a slice; warms up as well
 		const probe = 20_000
-		ns, b := measure(t, gids, workers, percent, probe)
+		ns, b := measure(t, gids, l, probe)
 		bad += b
 		ops[i] = max(1000, int(float64(slice)/ns))
 	}
 	for range rounds {
 		for i, t := range tables {
-			ns, b := measure(t, gids, workers, percent, ops[i])
+			ns, b := measure(t, gids, l, ops[i])
 			bad += b
 			costs[i] = append(costs[i], ns)
 		}
 	}
-	fmt.Printf("%8d entries  %d goroutines  %d%% writes: ", len(gids), workers, percent)
+	mode := "overlapping"
+	if l.chained {
+		mode = "chained"
+	}
+	fmt.Printf("%8d entries  %d goroutines  %d%% writes  %-11s", len(gids), l.workers, l.percent, mode)
 	for i, t := range tables {
 		slices.Sort(costs[i])
 		fmt.Printf("  %s %.1f (%.1f)", t.name(), costs[i][len(costs[i])/2], costs[i][0])
@@ -118,26 +131,26 @@ func cell(tables []table, gids []mad.GID, workers, percent, rounds int, slice ti
 
 // measure runs about n operations in each of some goroutines and returns the
 // processor time of one.
-func measure(t table, gids []mad.GID, workers, percent, n int) (ns float64, bad int) {
+func measure(t table, gids []mad.GID, l load, n int) (ns float64, bad int) {
 	var (
 		wg    sync.WaitGroup
 		mu    sync.Mutex
 		spent time.Duration
 		done  int
 	)
-	for w := range workers {
+	for w := range l.workers {
 		wg.Go(func() {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			x := uint32(time.Now().UnixNano()) + uint32(w)<<20
 			start := threadTime()
 			b, ops := 0, 0
-			if percent == 0 {
-				b, ops = t.read(gids, n, x), n
+			if l.percent == 0 {
+				b, ops = t.read(gids, n, x, l.chained), n
 			} else {
 				// One write after so many reads, at a place of its own.
-				for y := x * 747796405; ops < n; ops += 100 / percent {
-					b += t.read(gids, 100/percent-1, x)
+				for y := x * 747796405; ops < n; ops += 100 / l.percent {
+					b += t.read(gids, 100/l.percent-1, x, l.chained)
 					x = x*22695477 + 1
 					t.put(&gids[pick(&y, len(gids))], uint64(y))
 				}

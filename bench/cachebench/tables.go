@@ -34,7 +34,7 @@ func good(r *record, g *mad.GID) bool {
 type table interface {
 	name() string
 	put(g *mad.GID, gen uint64)
-	read(gids []mad.GID, n int, seed uint32) (bad int)
+	read(gids []mad.GID, n int, seed uint32, chained bool) (bad int)
 }
 
 func makers() []func(n int) table {
@@ -55,6 +55,11 @@ func pick(x *uint32, n int) uint32 {
 	return uint32(uint64(*x) * uint64(n) >> 32)
 }
 
+// reserved reads a word of the record that is always zero. Adding it to the
+// generator's state makes every lookup wait for the one before it, as in a
+// daemon, which does not have the next request yet.
+func reserved(r *record) uint32 { return binary.NativeEndian.Uint32(r[48:]) }
+
 type acmdTable struct{ c *cache.Cache }
 
 func (t *acmdTable) name() string { return "acmd/cache" }
@@ -66,7 +71,7 @@ func (t *acmdTable) put(g *mad.GID, gen uint64) {
 	t.c.Put(&k, &r, cache.Meta{Deadline: math.MaxInt64}, t.c.Epoch())
 }
 
-func (t *acmdTable) read(gids []mad.GID, n int, x uint32) (bad int) {
+func (t *acmdTable) read(gids []mad.GID, n int, x uint32, chained bool) (bad int) {
 	var r record
 	k := cache.Key{Endpoint: 1, Kind: cache.KindGID, Len: 16}
 	for range n {
@@ -74,6 +79,9 @@ func (t *acmdTable) read(gids []mad.GID, n int, x uint32) (bad int) {
 		copy(k.Data[:16], g[:])
 		if _, ok := t.c.Get(&k, 1, &r); !ok || !good(&r, g) {
 			bad++
+		}
+		if chained {
+			x += reserved(&r)
 		}
 	}
 	return bad
@@ -89,7 +97,7 @@ func (t *xsyncTable) put(g *mad.GID, gen uint64) {
 	t.m.Store(*g, r)
 }
 
-func (t *xsyncTable) read(gids []mad.GID, n int, x uint32) (bad int) {
+func (t *xsyncTable) read(gids []mad.GID, n int, x uint32, chained bool) (bad int) {
 	var r record
 	for range n {
 		g := &gids[pick(&x, len(gids))]
@@ -100,6 +108,9 @@ func (t *xsyncTable) read(gids []mad.GID, n int, x uint32) (bad int) {
 		}
 		if r = *p; !good(&r, g) {
 			bad++
+		}
+		if chained {
+			x += reserved(&r)
 		}
 	}
 	return bad
@@ -117,7 +128,7 @@ func (t *otterTable) put(g *mad.GID, gen uint64) {
 	t.m.Set(*g, r)
 }
 
-func (t *otterTable) read(gids []mad.GID, n int, x uint32) (bad int) {
+func (t *otterTable) read(gids []mad.GID, n int, x uint32, chained bool) (bad int) {
 	var r record
 	for range n {
 		g := &gids[pick(&x, len(gids))]
@@ -128,6 +139,9 @@ func (t *otterTable) read(gids []mad.GID, n int, x uint32) (bad int) {
 		}
 		if r = *p; !good(&r, g) {
 			bad++
+		}
+		if chained {
+			x += reserved(&r)
 		}
 	}
 	return bad
@@ -143,7 +157,7 @@ func (t *syncTable) put(g *mad.GID, gen uint64) {
 	t.m.Store(*g, r)
 }
 
-func (t *syncTable) read(gids []mad.GID, n int, x uint32) (bad int) {
+func (t *syncTable) read(gids []mad.GID, n int, x uint32, chained bool) (bad int) {
 	var r record
 	for range n {
 		g := &gids[pick(&x, len(gids))]
@@ -154,6 +168,9 @@ func (t *syncTable) read(gids []mad.GID, n int, x uint32) (bad int) {
 		}
 		if r = *p.(*record); !good(&r, g) {
 			bad++
+		}
+		if chained {
+			x += reserved(&r)
 		}
 	}
 	return bad
@@ -174,7 +191,7 @@ func (t *lockedTable) put(g *mad.GID, gen uint64) {
 	t.mu.Unlock()
 }
 
-func (t *lockedTable) read(gids []mad.GID, n int, x uint32) (bad int) {
+func (t *lockedTable) read(gids []mad.GID, n int, x uint32, chained bool) (bad int) {
 	var r record
 	for range n {
 		g := &gids[pick(&x, len(gids))]
@@ -187,6 +204,9 @@ func (t *lockedTable) read(gids []mad.GID, n int, x uint32) (bad int) {
 		}
 		if r = *p; !good(&r, g) {
 			bad++
+		}
+		if chained {
+			x += reserved(&r)
 		}
 	}
 	return bad
