@@ -8,8 +8,6 @@ import (
 	"acmd/mad"
 )
 
-const never = int64(1)<<62 - 1
-
 func testGID(i int) mad.GID {
 	vendors := [...]uint64{0x0002c90300000000, 0x506b4b0300000000, 0xb8599f0300000000}
 	return mad.MakeGID(0xfe80000000000000, mad.GUID(vendors[i%3]+uint64(i)*8))
