@@ -50,7 +50,7 @@ go build -trimpath -o "$work/" ./cmd/acmd ./cmd/acmctl
 # guest NAME LEAST RUN.SH-ARG...: one boot. Its status is 0 if at least LEAST tests
 # passed and none failed or was skipped.
 guest() {
-	local name=$1 least=$2 out=$work/$kernel.$1 rc=0 passed
+	local name=$1 least=$2 out=$work/$kernel.out rc=0 passed
 	shift 2
 	echo "== $name under $kernel"
 	"$here/run.sh" -k "$kernel" "$@" >"$out" 2>&1 &
@@ -74,11 +74,11 @@ kernel_tests() {
 	local kernel=$1 bad=0 child=
 	trap '[ -z "$child" ] || kill $child 2>/dev/null; exit 1' TERM
 	trap - EXIT
-	guest "mad/umad, InfiniBand," $least_umad --softib-args "hcas=8 switches=2" --opensm "-s 2" -t 200 \
+	guest "mad/umad on InfiniBand" $least_umad --softib-args "hcas=8 switches=2" --opensm "-s 2" -t 200 \
 		-e ACMD_KERNEL_LAB=softib "$work/umad.test" -test.v -test.timeout 180s -test.run '^TestKernelSoftib' || bad=1
-	guest "mad/umad, soft RoCE," $least_rxe -t 60 \
+	guest "mad/umad on soft RoCE" $least_rxe -t 60 \
 		-e ACMD_KERNEL_LAB=rxe "$work/umad.test" -test.v -test.timeout 40s -test.run '^TestKernelRXE' || bad=1
-	guest "acmd, InfiniBand," $least_acmd --softib --opensm "-s 2" -t 150 -f "$work/acmd" -f "$work/acmctl" \
+	guest "acmd on InfiniBand" $least_acmd --softib --opensm "-s 2" -t 150 -f "$work/acmd" -f "$work/acmctl" \
 		-e ACMD_KERNEL_LAB=softib "$work/acmd.test" -test.v -test.timeout 120s -test.run '^TestKernel' || bad=1
 	return $bad
 }

@@ -53,6 +53,16 @@ func Control(t testing.TB, command string) {
 	}
 }
 
+// State returns what the simulated fabric says of its ports and rules.
+func State(t testing.TB) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(debugfs, "state"))
+	if err != nil {
+		t.Fatalf("softib: %v", err)
+	}
+	return string(b)
+}
+
 // Run runs a program of the guest, such as saquery, and returns its output.
 func Run(t testing.TB, name string, arg ...string) string {
 	t.Helper()
