@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -82,15 +83,26 @@ func (m busyMeter) share() float64 {
 	return 1 - float64(now.idle-m.idle)/float64(now.total-m.total)
 }
 
+// ownCPU is the processor time of this process. Threads that have ended count,
+// which they do not in /proc: those of blocking connections end with them.
+func ownCPU() time.Duration {
+	var r syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+		return 0
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}
+
 // usage is what several processes and the whole machine spend during a run.
 type usage struct {
 	pids []int
-	at   []time.Duration // the own process first
+	at   []time.Duration
+	own  time.Duration
 	busy busyMeter
 }
 
 func startUsage(pids []int) usage {
-	u := usage{pids: append([]int{os.Getpid()}, pids...), busy: startBusy()}
+	u := usage{pids: pids, busy: startBusy(), own: ownCPU()}
 	u.at = u.now()
 	return u
 }
@@ -106,12 +118,8 @@ func (u *usage) now() []time.Duration {
 // stop puts into r what was spent since the start.
 func (u *usage) stop(r *result) {
 	for i, d := range u.now() {
-		s := (d - u.at[i]).Seconds()
-		if i == 0 {
-			r.OwnCPU = s
-		} else {
-			r.AlsoCPU = append(r.AlsoCPU, s)
-		}
+		r.AlsoCPU = append(r.AlsoCPU, (d - u.at[i]).Seconds())
 	}
+	r.OwnCPU = (ownCPU() - u.own).Seconds()
 	r.Busy = u.busy.share()
 }

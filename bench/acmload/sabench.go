@@ -157,13 +157,13 @@ func (b *saBench) measure(pid, simPid int) error {
 		return d
 	}
 	busy := startBusy()
-	own0, sm0, sim0, begin := cpu(os.Getpid()), cpu(pid), cpu(simPid), time.Now()
+	own0, sm0, sim0, begin := ownCPU(), cpu(pid), cpu(simPid), time.Now()
 	if err := b.run(); err != nil {
 		return err
 	}
 	wall := time.Since(begin)
 	per := func(d time.Duration) float64 { return d.Seconds() * 1e6 / float64(b.total) }
-	own, sm, sim := per(cpu(os.Getpid())-own0), per(cpu(pid)-sm0), per(cpu(simPid)-sim0)
+	own, sm, sim := per(ownCPU()-own0), per(cpu(pid)-sm0), per(cpu(simPid)-sim0)
 	slices.Sort(b.lat)
 	if b.json {
 		r := result{Server: "SA", Conns: b.window, Pipeline: 1, Targets: len(b.targets), OK: int64(len(b.lat)), Failed: int64(b.failed),
