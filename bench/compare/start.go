@@ -3,7 +3,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,8 +16,6 @@ import (
 	"acmd/mad/madtest/peer"
 	"acmd/resolver"
 	"acmd/resolver/acmsock"
-	"context"
-	"net/netip"
 )
 
 // startRun is one start of a daemon with preload files.

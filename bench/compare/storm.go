@@ -63,13 +63,13 @@ func (w *watcher) see(e fabric.Event) {
 
 // stormRun is what one storm was like.
 type stormRun struct {
-	load          result
-	paths, asked  int // different destinations, questions in all
-	repeated      int // destinations asked more than once
-	most          int // questions under way at once
-	took          time.Duration
-	counters      []uint64
-	joined        uint64 // counted under route cache as well
+	load         result
+	paths, asked int // different destinations, questions in all
+	repeated     int // destinations asked more than once
+	most         int // questions under way at once
+	took         time.Duration
+	counters     []uint64
+	joined       uint64 // counted under route cache as well
 }
 
 // storm lets many clients ask for the same paths at the same moment: field case 1.
