@@ -32,10 +32,10 @@ const rubbishLimit = 256
 
 // Port is the open port. See [transport.Port] for the rules of its methods.
 //
-// How it waits was measured, with 16 queries outstanding on two busy processors:
-// 8 us of processor time per query for a C-like thread blocked in ppoll(2), 18 us
-// for the same thread under Go's scheduler, 18 us for Go's network poller on the
-// socket, and 8 us for what is here. Two things cost the difference. Entering a
+// How it waits was measured with 16 queries outstanding on two processors: some
+// 19 us of processor time per query blocked in ppoll(2) under Go's scheduler or
+// with Go's poller on the socket, 12 us (6 to 18, less the more answers one
+// wake-up finds) for what is here. Two things cost the difference. Entering a
 // system call that may block wakes the runtime's monitor thread, which then polls
 // every 20 us: so the calls here, none of which blocks, are raw. And Go's poller
 // asks for room to send as well, and is woken for every packet that the simulator
