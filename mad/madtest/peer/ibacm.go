@@ -110,8 +110,12 @@ func StartIbacm(t testing.TB, f *Fabric, node string, opts ...IbacmOption) *Ibac
 		"FAKEVERBS_DIR=../ud", "FAKEVERBS_RUN=.", "FAKEVERBS_TERM_EXIT=1")
 	script := `ulimit -n "$1"; [ "$2" = true ] || trap '' PIPE; shift 2; exec "$@"`
 	own := filepath.Join(d.Dir, "ibacm-own.log")
-	d.Proc = start(t, d.Dir, env, []string{own}, "/bin/sh", "-c", script, "ibacm", strconv.Itoa(c.noFile),
-		strconv.FormatBool(c.sigPipe), find("ibacm"), "-P", "-A", "ibacm_addr.cfg", "-O", "ibacm_opts.cfg")
+	// env(1) sets the environment last: the shell must not load the libraries. It
+	// would take FAKEVERBS_TERM_EXIT for itself, and a stopped ibacm would keep its
+	// slot in the simulator.
+	args := append([]string{"-c", script, "ibacm", strconv.Itoa(c.noFile), strconv.FormatBool(c.sigPipe), "env"}, env...)
+	args = append(args, find("ibacm"), "-P", "-A", "ibacm_addr.cfg", "-O", "ibacm_opts.cfg")
+	d.Proc = start(t, d.Dir, nil, []string{own}, "/bin/sh", args...)
 	d.Proc.Name = "ibacm" // sh has become it
 	waitFor(t, d.Proc, "ibacm on "+node, func() bool {
 		if _, err := os.Stat(d.Sock); err == nil {
