@@ -3,6 +3,7 @@
 package main
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -20,6 +21,8 @@ type loadConfig struct {
 	dur       time.Duration
 	once      bool
 	each      bool
+	greet     bool
+	epoll     bool
 	batch     int
 	also      []int
 	nodelay   bool
@@ -146,27 +149,37 @@ func (r *reader) message(c stream) ([]byte, error) {
 
 func (r *reader) done(msg []byte) { r.have = copy(r.buf[:], r.buf[len(msg):r.have]) }
 
-func load(cfg *loadConfig) result {
-	var (
-		wg    sync.WaitGroup
-		stop  atomic.Bool
-		index atomic.Int64
-		ws    = make([]worker, cfg.conns)
-		gate  = make(chan struct{})
-	)
-	next := func(r *rand.Rand) *target {
-		if cfg.once {
+// chooser gives the targets of all connections: each once and then nil, or by
+// chance for ever.
+func chooser(cfg *loadConfig) func(*rand.Rand) *target {
+	if cfg.once {
+		index := new(atomic.Int64)
+		return func(*rand.Rand) *target {
 			i := int(index.Add(1)) - 1
 			if i >= len(cfg.targets) {
 				return nil
 			}
 			return &cfg.targets[i]
 		}
-		if len(cfg.targets) == 1 {
-			return &cfg.targets[0]
-		}
-		return &cfg.targets[r.IntN(len(cfg.targets))]
 	}
+	if len(cfg.targets) == 1 {
+		return func(*rand.Rand) *target { return &cfg.targets[0] }
+	}
+	return func(r *rand.Rand) *target { return &cfg.targets[r.IntN(len(cfg.targets))] }
+}
+
+func load(cfg *loadConfig) result {
+	if cfg.epoll {
+		return loadCrew(cfg)
+	}
+	var (
+		wg    sync.WaitGroup
+		ready sync.WaitGroup
+		stop  atomic.Bool
+		ws    = make([]worker, cfg.conns)
+		gate  = make(chan struct{})
+	)
+	next := chooser(cfg)
 	if cfg.raw {
 		runtime.GOMAXPROCS(cfg.conns + 2)
 	}
@@ -184,13 +197,20 @@ func load(cfg *loadConfig) result {
 			continue
 		}
 		wg.Add(1)
+		ready.Add(1)
 		go func() {
 			defer wg.Done()
 			defer c.Close()
 			if cfg.raw {
 				runtime.LockOSThread()
 			}
+			err := w.greeting(c)
+			ready.Done()
 			<-gate
+			if err != nil {
+				w.fail(fmt.Errorf("greeting: %w", err))
+				return
+			}
 			next := next
 			if cfg.each {
 				next = inOrder(cfg.targets)
@@ -202,6 +222,7 @@ func load(cfg *loadConfig) result {
 			w.run(c, uint64(i+1), next, &stop)
 		}()
 	}
+	ready.Wait()
 	var cpu0 time.Duration
 	if cfg.pid != 0 {
 		cpu0, _ = cpuTime(cfg.pid)
@@ -217,6 +238,35 @@ func load(cfg *loadConfig) result {
 	r := summarize(cfg, ws, wall, cpu0)
 	use.stop(&r)
 	return r
+}
+
+// greeting asks for the counters, if so configured: it has the server take the
+// connection, and this thread run, before the measurement begins.
+func (w *worker) greeting(c stream) error {
+	if !w.cfg.greet {
+		return nil
+	}
+	var b [hdrLen]byte
+	b[0], b[1] = acmVer, opPerf
+	binary.BigEndian.PutUint16(b[6:], hdrLen)
+	if _, err := c.Write(b[:]); err != nil {
+		return err
+	}
+	var answer [maxMsg]byte
+	for have, want := 0, hdrLen; have < want; {
+		n, err := c.Read(answer[have:])
+		if err != nil {
+			return err
+		}
+		if have += n; have < hdrLen {
+			continue
+		}
+		want = int(binary.BigEndian.Uint16(answer[6:]))
+		if answer[1] != opPerf|opAck || answer[2] != 0 || want < hdrLen || want > maxMsg || have > want {
+			return fmt.Errorf("answer %x", answer[:hdrLen])
+		}
+	}
+	return nil
 }
 
 // inOrder hands out every target once, for one connection.

@@ -37,12 +37,13 @@ func parseResolve(args []string) *resolveFlags {
 	fs.StringVar(&r.file, "dests", "", "file of destinations: kind:value dgid dlid")
 	fs.BoolVar(&c.once, "once", false, "resolve every destination exactly once")
 	fs.BoolVar(&c.each, "each", false, "let every connection resolve every destination exactly once")
+	fs.BoolVar(&c.greet, "greet", false, "ask on every connection for the counters before the measurement begins")
 	fs.IntVar(&c.batch, "batch", 0, "write so many requests at once, then read their answers; latencies are of batches")
 	fs.StringVar(&r.also, "also", "", "more processes to account, comma separated")
 	fs.BoolVar(&c.nodelay, "nodelay", false, "ask for cached data only")
 	fs.IntVar(&c.pad, "pad", 0, "pad requests to this many bytes")
-	fs.StringVar(&r.io, "io", "raw", "raw (blocking system calls) or net (Go poller)")
-	fs.DurationVar(&c.timeout, "timeout", 30*time.Second, "give up on a response (raw only)")
+	fs.StringVar(&r.io, "io", "raw", "raw (blocking system calls, a thread for each connection), epoll (one thread for all) or net (Go poller)")
+	fs.DurationVar(&c.timeout, "timeout", 30*time.Second, "give up on a response (raw and epoll only)")
 	fs.IntVar(&c.pid, "pid", 0, "server process to account")
 	fs.StringVar(&c.label, "label", "", "label in the output")
 	fs.BoolVar(&r.json, "json", false, "one JSON object per run")
@@ -54,10 +55,13 @@ func parseResolve(args []string) *resolveFlags {
 
 func (r *resolveFlags) check() (err error) {
 	switch r.io {
-	case "raw", "net":
-		r.cfg.raw = r.io == "raw"
+	case "raw", "net", "epoll":
+		r.cfg.raw, r.cfg.epoll = r.io == "raw", r.io == "epoll"
 	default:
-		return fmt.Errorf("-io %q: want raw or net", r.io)
+		return fmt.Errorf("-io %q: want raw, epoll or net", r.io)
+	}
+	if r.cfg.epoll && (r.cfg.pipeline > 1 || r.cfg.batch > 0 || r.cfg.each) {
+		return errors.New("-io epoll has one request in flight per connection, and no -each")
 	}
 	if r.cfg.pipeline < 1 || r.reps < 1 || r.cfg.pad > maxMsg {
 		return fmt.Errorf("want -pipeline and -reps of 1 at least, -pad of %d at most", maxMsg)

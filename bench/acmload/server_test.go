@@ -48,6 +48,12 @@ func serveFake(c net.Conn, answer func([]byte) []byte) {
 		if _, err := io.ReadFull(c, b[:hdrLen]); err != nil {
 			return
 		}
+		if b[1] == opPerf { // one counter, in network byte order
+			if _, err := c.Write([]byte{1, opPerf | opAck, 0, 1, 0, 0, 0, hdrLen + 8, 15: 0, 23: 7}); err != nil {
+				return
+			}
+			continue
+		}
 		n := native.Uint16(b[6:])
 		if _, err := io.ReadFull(c, b[hdrLen:n]); err != nil {
 			return
@@ -103,9 +109,11 @@ func loadFor(path string, tgt target, edit func(*loadConfig)) result {
 func TestLoadFindsWrongAnswers(t *testing.T) {
 	tgt := testTarget(t)
 	for how, edit := range map[string]func(*loadConfig){
-		"single":    func(*loadConfig) {},
-		"pipelined": func(c *loadConfig) { c.pipeline = 8 },
-		"batches":   func(c *loadConfig) { c.batch = 8 },
+		"single":     func(*loadConfig) {},
+		"pipelined":  func(c *loadConfig) { c.pipeline = 8 },
+		"batches":    func(c *loadConfig) { c.batch = 8 },
+		"one thread": func(c *loadConfig) { c.epoll, c.greet = true, true },
+		"greeted":    func(c *loadConfig) { c.greet = true },
 	} {
 		if r := loadFor(fakeServer(t, right(&tgt)), tgt, edit); r.Failed > 0 || r.OK == 0 || r.OwnCPU <= 0 {
 			t.Errorf("%s, right answers: %+v", how, r)
