@@ -75,7 +75,7 @@ func loadCrew(cfg *loadConfig) result {
 	if cfg.pid != 0 {
 		cpu0, _ = cpuTime(cfg.pid)
 	}
-	use, begin := startUsage(cfg.also), time.Now()
+	use, begin := startUsage(cfg.pid, cfg.also), time.Now()
 	if !cfg.once {
 		time.AfterFunc(cfg.dur, func() { stop.Store(true) })
 	}

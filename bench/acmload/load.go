@@ -227,7 +227,7 @@ func load(cfg *loadConfig) result {
 	if cfg.pid != 0 {
 		cpu0, _ = cpuTime(cfg.pid)
 	}
-	use := startUsage(cfg.also)
+	use := startUsage(cfg.pid, cfg.also)
 	begin := time.Now()
 	close(gate)
 	if !cfg.once && !cfg.each {

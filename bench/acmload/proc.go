@@ -30,6 +30,25 @@ func cpuTime(pid int) (time.Duration, error) {
 	return time.Duration(total), nil
 }
 
+// switches sums the context switches of every thread of pid: how often the server
+// went to sleep, or was made to.
+func switches(pid int) (n int) {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid)) // the pattern is right
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for line := range strings.Lines(string(b)) {
+			if f := strings.Fields(line); len(f) == 2 && strings.HasSuffix(f[0], "voluntary_ctxt_switches:") {
+				k, _ := strconv.Atoi(f[1])
+				n += k
+			}
+		}
+	}
+	return n
+}
+
 // rssKB returns the resident set size and its peak.
 func rssKB(pid int) (now, peak int) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -99,10 +118,13 @@ type usage struct {
 	at   []time.Duration
 	own  time.Duration
 	busy busyMeter
+
+	server   int // process, 0 for none
+	switches int
 }
 
-func startUsage(pids []int) usage {
-	u := usage{pids: pids, busy: startBusy(), own: ownCPU()}
+func startUsage(server int, pids []int) usage {
+	u := usage{pids: pids, server: server, switches: switches(server), busy: startBusy(), own: ownCPU()}
 	u.at = u.now()
 	return u
 }
@@ -122,4 +144,7 @@ func (u *usage) stop(r *result) {
 	}
 	r.OwnCPU = (ownCPU() - u.own).Seconds()
 	r.Busy = u.busy.share()
+	if u.server != 0 && r.OK > 0 {
+		r.Switches = float64(switches(u.server)-u.switches) / float64(r.OK)
+	}
 }

@@ -116,7 +116,7 @@ func (b *bench) cachedOn(kind string, list []server, echoAt string) {
 		e.where = net.JoinHostPort("127.0.0.1", echoAt)
 	}
 	list = append(list, e)
-	t := newTable(kind+", connections", "server", "resolves/s", "of ibacm", "p50 us", "of C echo", "p99 us", "p99.9 us", "server CPU s/1M", "of ibacm", "CPU s/1M, all runs")
+	t := newTable(kind+", connections", "server", "resolves/s", "of ibacm", "p50 us", "of C echo", "p99 us", "p99.9 us", "server CPU s/1M", "of ibacm", "CPU s/1M, all runs", "switches per resolve")
 	for _, conns := range []int{1, 4, 16, 64} {
 		runs := make([][]result, len(list))
 		turns := make([]func(), len(list))
@@ -127,7 +127,7 @@ func (b *bench) cachedOn(kind string, list []server, echoAt string) {
 		for i, r := range runs {
 			t.row(conns, list[i].name, med(r, perSec), ratio(med(r, perSec), med(runs[0], perSec)),
 				med(r, p50), ratio(med(r, p50), med(runs[2], p50)), med(r, p99), med(r, p999),
-				med(r, cpu1M), ratio(med(r, cpu1M), med(runs[0], cpu1M)), spread(r, cpu1M, "%.1f"))
+				med(r, cpu1M), ratio(med(r, cpu1M), med(runs[0], cpu1M)), spread(r, cpu1M, "%.1f"), med(r, switches))
 		}
 		if kind == "unix" {
 			b.cachedMarks(conns, runs[0], runs[1], runs[2])

@@ -156,7 +156,7 @@ func (b *bench) cold() {
 	b.heading("Cold resolves", fmt.Sprintf("%d paths by LID on a fabric of 601 adapters, 16 clients, each path asked once, a fresh daemon for each round, %d rounds.", s.count, b.rounds))
 	s.alone(b, 16, s.count) // the first questions after a sweep are slow
 	b.eachRound(turns...)
-	t := newTable("who", "paths/s", "all runs", "p50 us", "p99 us", "daemon CPU s/1M", "OpenSM s/1M", "ibsim s/1M", "load generator s/1M", "processors busy (these)", "(machine)")
+	t := newTable("who", "paths/s", "all runs", "p50 us", "p99 us", "daemon CPU s/1M", "OpenSM s/1M", "ibsim s/1M", "load generator s/1M", "processors busy (these)", "(machine)", "switches per path")
 	for i, r := range runs {
 		per1M := func(cpu float64, r *result) float64 { return cpu * 1e6 / float64(max(r.OK, 1)) }
 		daemon := any(med(r, cpu1M))
@@ -165,7 +165,7 @@ func (b *bench) cold() {
 		}
 		t.row(names[i], med(r, perSec), spread(r, perSec, "%.0f"), med(r, p50), med(r, p99), daemon,
 			med(r, func(r *result) float64 { return per1M(r.AlsoCPU[0], r) }), med(r, func(r *result) float64 { return per1M(r.AlsoCPU[1], r) }),
-			med(r, func(r *result) float64 { return per1M(r.OwnCPU, r) }), med(r, busyThese), med(r, func(r *result) float64 { return r.Busy }))
+			med(r, func(r *result) float64 { return per1M(r.OwnCPU, r) }), med(r, busyThese), med(r, func(r *result) float64 { return r.Busy }), med(r, switches))
 	}
 	b.coldMarks(runs[0], runs[1], runs[2])
 }

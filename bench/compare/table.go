@@ -34,6 +34,8 @@ func p999(r *result) float64   { return r.P999us }
 func maxUs(r *result) float64  { return r.MaxUs }
 func cpu1M(r *result) float64  { return r.CPUPer1M }
 
+func switches(r *result) float64 { return r.Switches }
+
 // ratio is 0 where there is nothing to divide by.
 func ratio(a, b float64) float64 {
 	if b == 0 {
