@@ -65,9 +65,24 @@ func (c *Cache) Get(k *Key, now int64, rec *[64]byte) (m Meta, ok bool) {
 // search is the whole of Get: all slots of both buckets, keys of any length, and
 // another look when an entry was reused in between. h is the hash of a short key.
 func (c *Cache) search(k *Key, h uint64, now int64, rec *[64]byte) (Meta, bool) {
+	m, _, ok := c.searchSince(k, h, now, rec)
+	return m, ok
+}
+
+// GetSince is Get for who bases another entry on this one: it also returns the
+// epoch that the entry was published under. What is derived from it must be put
+// under that epoch, not a later one: an invalidation raises its epoch before it
+// removes entries, so an entry can be read after the counter has moved on.
+func (c *Cache) GetSince(k *Key, now int64, rec *[64]byte) (Meta, Epoch, bool) {
+	h := c.hash.short(k.header(), k.word(0), k.word(1), k.word(2))
+	m, since, ok := c.searchSince(k, h, now, rec)
+	return m, Epoch(since), ok
+}
+
+func (c *Cache) searchSince(k *Key, h uint64, now int64, rec *[64]byte) (Meta, uint64, bool) {
 	if k.Len > inlineKey {
 		if !k.valid() {
-			return Meta{}, false
+			return Meta{}, 0, false
 		}
 		h = c.hashLong(k)
 	}
@@ -93,15 +108,15 @@ func (c *Cache) search(k *Key, h uint64, now int64, rec *[64]byte) (Meta, bool) 
 				continue
 			}
 			if now >= m.Deadline || since < c.scopes[m.Scope].Load() {
-				return Meta{}, false
+				return Meta{}, 0, false
 			}
-			return m, true
+			return m, since, true
 		}
 		if !torn {
 			break
 		}
 	}
-	return Meta{}, false
+	return Meta{}, 0, false
 }
 
 // match copies an entry of version v out if it is that of k and is not reused

@@ -150,8 +150,8 @@ func (x *builtinEndpoint) knownRoute(ask *Ask, key *cache.Key) *Resolution {
 		return nil // the flight has looked there
 	}
 	r := &Resolution{}
-	since, now := e.cache.Epoch(), e.Now()
-	m, ok := e.cache.Get(key, now, (*[64]byte)(&r.Path))
+	now := e.Now()
+	m, since, ok := e.cache.GetSince(key, now, (*[64]byte)(&r.Path))
 	if !ok || m.Status != 0 || now >= m.Refresh || m.Refresh <= ask.port.state.staleUntil.Load() {
 		return nil
 	}
