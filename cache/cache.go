@@ -89,6 +89,7 @@ func New(cfg Config) *Cache {
 		s.gidHead = make([]uint32, ceilPow2(limit))
 		s.lidHead = make([]uint32, min(ceilPow2(limit), 1<<16))
 	}
+	c.populate()
 	return c
 }
 

@@ -94,6 +94,10 @@ type saPort struct {
 	port  transport.Port
 }
 
+// Done is closed when the port has ended by itself, as its device was removed:
+// the engine then opens it again, even if the device came back between two polls.
+func (s *saPort) Done() <-chan struct{} { return s.Client.Done() }
+
 // Close implements [resolver.SA].
 func (s *saPort) Close() {
 	s.table.mu.Lock()

@@ -50,6 +50,8 @@ type Daemon struct {
 	control *control.Server
 
 	reloading sync.Mutex
+	loading   sync.Mutex
+	unread    atomic.Bool    // the preload files were not read yet
 	undo      []func() error // what Stop does, last first
 }
 
@@ -134,6 +136,9 @@ func (d *Daemon) startEngine(s *config.Settings) (err error) {
 		dump = s.RouteDataFile
 	}
 	d.preload = preload.New(hosts, dump)
+	// The hosts file needs no port; the dump is read for the ports that are there,
+	// when the engine reports them, before its New returns.
+	d.unread.Store(hosts != "" || dump != "")
 	host := d.fabric.host
 	if host == nil {
 		host = hostnet.New()
@@ -151,7 +156,6 @@ func (d *Daemon) startEngine(s *config.Settings) (err error) {
 	}
 	d.ports.setSuspect(d.engine.Kick)
 	d.onStop(func() error { d.engine.Close(); return nil })
-	d.loadPreload(d.engine.Endpoints())
 	return nil
 }
 
@@ -281,12 +285,15 @@ func hostname() string {
 // topologyChanged runs on the engine's topology goroutine.
 func (d *Daemon) topologyChanged(eps []*resolver.Endpoint) {
 	d.acm.SetEndpoints(eps)
-	if d.preload.Stale(eps) {
+	if d.unread.Load() || d.preload.Stale(eps) {
 		d.loadPreload(eps)
 	}
 }
 
 func (d *Daemon) loadPreload(eps []*resolver.Endpoint) {
+	d.loading.Lock()
+	defer d.loading.Unlock()
+	d.unread.Store(false)
 	problems, err := d.preload.Load(eps)
 	if err != nil {
 		d.log.Error("preload", "err", err)
