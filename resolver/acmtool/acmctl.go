@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -17,12 +18,15 @@ import (
 	"acmd/resolver/control"
 )
 
+const defaultTimeout = 10 * time.Second
+
 const ctlHelp = `usage: acmctl [--run-dir DIR] [-S SERVICE] [--timeout T] [--json] VERB ...
 
-Asks the service:
+Asks the service (acmd, ibacm):
   resolve [--src A] [--gid|--lid|--name] [--nodelay] [--verify] DEST...
                  the path to each destination: an IP address, a name, gid:GID,
                  lid:LID. An address in IPv6 form is taken for IPv6, also fe80::
+                 A name needs --src with a name of this node (see endpoints)
   perf [--endpoint N | --src A | --all]
                  counters: totals, of one endpoint, of all
   endpoints      local endpoints and their addresses
@@ -30,7 +34,7 @@ Asks the service:
 
 Asks acmd over its control socket (RUN-DIR/acmd.ctl):
   flush --gid G | --lid L | --dest A | --port DEV/P | --all
-                 drop cached paths
+                 drop cached paths; DEV/P as in mlx5_0/1 (state lists the ports)
   config         every setting with its value and where it comes from
   state          what the daemon knows about itself (JSON)
   reload         read the configuration files again
@@ -43,8 +47,15 @@ Asks acmd over its control socket (RUN-DIR/acmd.ctl):
 Exit codes: 0 all done, 1 something failed, 2 usage, 3 service not reachable.
 `
 
-// errUsage marks errors about the command line.
-var errUsage = errors.New("usage")
+// usageError is an error about the command line.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// exitCode ends a verb that has a code of its own.
+type exitCode int
+
+func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
 // errFailed ends a verb whose failures are already in its output.
 var errFailed = errors.New("failed")
@@ -62,17 +73,21 @@ type ctl struct {
 // acmctl runs a verb and returns the exit code.
 func acmctl(ctx context.Context, env *Env, args []string) int {
 	copied := *env // --run-dir changes it
-	c := &ctl{Env: &copied, ctx: ctx, timeout: 10 * time.Second}
+	c := &ctl{Env: &copied, ctx: ctx, timeout: defaultTimeout}
 	err := c.run(args)
+	var usage usageError
+	var code exitCode
 	switch {
 	case err == nil:
 		return ExitOK
 	case errors.Is(err, flag.ErrHelp):
 		env.printf("%s", ctlHelp)
 		return ExitOK
-	case errors.Is(err, errUsage):
-		env.errorf("acmctl: %v\n%s", err, ctlHelp)
+	case errors.As(err, &usage):
+		env.errorf("acmctl: %v; acmctl -h tells more\n", err)
 		return ExitUsage
+	case errors.As(err, &code):
+		return int(code)
 	case errors.Is(err, errFailed):
 		return ExitFailed
 	}
@@ -85,7 +100,7 @@ func acmctl(ctx context.Context, env *Env, args []string) int {
 }
 
 func usagef(format string, a ...any) error {
-	return fmt.Errorf("%w: %w", errUsage, fmt.Errorf(format, a...))
+	return usageError{fmt.Errorf(format, a...)}
 }
 
 // unreachable is a failed connect.
@@ -94,7 +109,13 @@ type unreachable struct {
 	err     error
 }
 
-func (e *unreachable) Error() string { return e.service + ": " + e.err.Error() }
+func (e *unreachable) Error() string {
+	err := e.err
+	if op := (*net.OpError)(nil); errors.As(err, &op) {
+		err = op.Err // the rest of it repeats the address
+	}
+	return fmt.Sprintf("no service at %s: %v", e.service, err)
+}
 func (e *unreachable) Unwrap() error { return e.err }
 
 // newFlags makes a flag set with the flags that every verb takes.
@@ -117,6 +138,9 @@ func (c *ctl) run(args []string) error {
 		return usagef("a verb is needed")
 	}
 	name := f.Arg(0)
+	if name == "ib_acme" {
+		return c.ibAcme(f.Args()[1:])
+	}
 	verbs := map[string]func([]string) error{
 		"resolve": c.resolve, "perf": c.perf, "endpoints": c.endpoints, "flush": c.flush,
 		"config": c.config, "state": c.state, "reload": c.reload,
@@ -128,6 +152,20 @@ func (c *ctl) run(args []string) error {
 	}
 	c.flags = c.newFlags(name)
 	return verb(f.Args()[1:])
+}
+
+// ibAcme runs ib_acme on the service that the flags before it say.
+func (c *ctl) ibAcme(args []string) error {
+	if c.json || c.timeout != defaultTimeout {
+		return usagef("--json and --timeout are not for ib_acme")
+	}
+	if c.service != "" {
+		args = append([]string{"-S", c.service}, args...)
+	}
+	if code := ibAcme(c.ctx, c.Env, args); code != 0 {
+		return exitCode(code)
+	}
+	return nil
 }
 
 func parseError(err error) error {

@@ -29,6 +29,14 @@ func (c *ctl) flush(args []string) error {
 	if err := c.noWords(args); err != nil {
 		return err
 	}
+	// A destination may be written as for resolve.
+	if s, ok := strings.CutPrefix(req.Dest, "lid:"); ok && lid == "" {
+		req.Dest, lid = "", s
+	} else if s, ok := strings.CutPrefix(req.Dest, "gid:"); ok && req.GID == "" {
+		req.Dest, req.GID = "", s
+	} else {
+		req.Dest = strings.TrimPrefix(req.Dest, "name:")
+	}
 	n := 0
 	for _, given := range []bool{req.GID != "", lid != "", req.Dest != "", req.Port != "", req.All} {
 		if given {

@@ -210,6 +210,9 @@ func (c *ctl) resolveOne(cl *acmsock.Client, r *resolveFlags, dst target) (res p
 // query builds the records that ask for a path.
 func query(src, dst *target, nodelay bool) ([]acmsock.Record, error) {
 	if dst.byAddress() {
+		if dst.kind == "name" && src.kind == "" {
+			return nil, errors.New("a name is only looked up from a name: --src NAME, one that endpoints lists")
+		}
 		if src.kind != "" && src.kind != dst.kind {
 			return nil, fmt.Errorf("source %s is %s, destination %s is %s", src.text, src.kind, dst.text, dst.kind)
 		}

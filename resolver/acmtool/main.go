@@ -50,7 +50,7 @@ func System() *Env {
 }
 
 // Main runs a command line, the name of the command included, and returns its
-// exit code. Called as ib_acme, or with ib_acme as first word, it is ib_acme.
+// exit code. Called as ib_acme, or with ib_acme as the verb, it is ib_acme.
 // Cancelling ctx ends it early.
 func Main(ctx context.Context, env *Env, args []string) int {
 	if len(args) == 0 {
@@ -58,9 +58,6 @@ func Main(ctx context.Context, env *Env, args []string) int {
 	}
 	if filepath.Base(args[0]) == "ib_acme" {
 		return ibAcme(ctx, env, args[1:])
-	}
-	if len(args) > 1 && args[1] == "ib_acme" {
-		return ibAcme(ctx, env, args[2:])
 	}
 	return acmctl(ctx, env, args[1:])
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -53,7 +54,8 @@ func Daemonize(args []string) error {
 	_, _ = io.Copy(&said, errR)
 	err = cmd.Wait()
 	if said.Len() > 0 {
-		return errors.New(string(bytes.TrimSpace(said.Bytes())))
+		// The caller puts the program's name before it, as the child did.
+		return errors.New(strings.TrimPrefix(strings.TrimSpace(said.String()), "acmd: "))
 	}
 	return fmt.Errorf("the background process ended: %w", err)
 }
