@@ -11,7 +11,7 @@ BIN := bin/acmd bin/acmctl
 KERNELS := linux-image-amd64 linux-image-6.12-amd64
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
-.PHONY: help all build demo test test-go test-race test-kernel fuzz-short lint generate \
+.PHONY: help all build demo test test-go test-bench test-race test-kernel fuzz-short lint generate \
 	check-generated bench bench-once clean need-test need-kernel peers
 
 help: ## list the targets
@@ -25,10 +25,13 @@ build: ## build bin/acmd and bin/acmctl (static, no cgo)
 demo: build ## resolve one destination in five ways on an embedded fabric of 64 nodes
 	@bench/demo.sh
 
-test: need-test lint check-generated test-go test-race fuzz-short bench-once test-kernel ## everything, the real peers included
+test: need-test lint check-generated test-go test-bench test-race fuzz-short bench-once test-kernel ## everything, the real peers included
 
 test-go: build peers ## go test ./..., with OpenSM, ibsim and the stock clients
 	$(GO) test -count=1 -timeout 20m ./...
+
+test-bench: ## vet and test the module of the benchmarks
+	cd bench && $(GO) vet ./... && $(GO) test -count=1 -timeout 10m ./...
 
 test-race: build peers ## the same under the race detector
 	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 25m ./...
@@ -53,7 +56,7 @@ bench: build peers ## the comparisons of bench/RESULTS.md (about 15 minutes)
 
 bench-once: ## each Go benchmark once, so that none rots
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./... > /dev/null
-	cd bench && $(GO) vet ./... && $(GO) test -run '^$$' -bench . -benchtime 1x ./... > /dev/null
+	cd bench && $(GO) test -run '^$$' -bench . -benchtime 1x ./... > /dev/null
 
 peers: need-test ## build the preload library and clients that the tests use
 	@if command -v cc >/dev/null; then $(MAKE) -s -C bench/lab/peerlab; \

@@ -19,6 +19,15 @@ for w in $want; do
 	esac
 	missing+=("${w##*:}")
 done
+# A bare root file system has no /etc/hosts, and clients are tested with "localhost".
+if [ "$1" = test ] && ! getent ahosts localhost >/dev/null; then
+	if [ "$(id -u)" = 0 ] && echo '127.0.0.1 localhost' >>/etc/hosts && getent ahosts localhost >/dev/null; then
+		echo "added localhost to /etc/hosts"
+	else
+		echo "localhost has no address: /etc/hosts wants '127.0.0.1 localhost'" >&2
+		[ "${ACMD_CI-}" != 1 ] || exit 1
+	fi
+fi
 [ ${#missing[@]} = 0 ] && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 	echo "installing with apt-get: ${missing[*]}"
