@@ -81,7 +81,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 // serve runs the daemon until SIGTERM or SIGINT. SIGHUP reloads.
 func serve(o service.Options) error {
 	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	// Until it serves, the daemon owes nobody anything: SIGTERM then ends it as it
+	// ends any process, even when a file that it reads or a device hangs.
+	signal.Notify(signals, syscall.SIGHUP)
 	signal.Ignore(syscall.SIGPIPE)
 	if os.Getenv("GOGC") == "" {
 		// Most of the heap is the cache's tables, which hold no pointers: letting
@@ -92,6 +94,7 @@ func serve(o service.Options) error {
 	if err != nil {
 		return err
 	}
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	notify := notifier(d.Log())
 	notify(sdnotify.Ready, sdnotify.Statusf("%s", d.Status()))
 	for s := range signals {

@@ -209,6 +209,52 @@ func TestSecondInstance(t *testing.T) {
 	}
 }
 
+// A lock file of its own does not let a second instance into a run directory that
+// is in use: it would take the clients of the first along when it ends (field
+// case 77).
+func TestSecondInstanceOtherLock(t *testing.T) {
+	d := start(t, setup{})
+	for _, mode := range []string{"unix", "loop"} {
+		lock := filepath.Join(t.TempDir(), "lock")
+		second := launch(t, setup{dir: d.dir, opts: []string{"lock_file " + lock, "server_mode " + mode}})
+		if code := second.end(t); code != exitStart {
+			t.Errorf("%s: exit status %d, want %d", mode, code, exitStart)
+		}
+		if !strings.Contains(second.out.String(), "another service answers there") {
+			t.Errorf("%s: second instance said %q", mode, second.out)
+		}
+		if err := resolve(t, d.sock()); err != nil {
+			t.Errorf("%s: first instance after the second: %v", mode, err)
+		}
+		if _, err := os.Lstat(filepath.Join(d.dir, "acmd.ctl")); err != nil {
+			t.Errorf("%s: control socket of the first: %v", mode, err)
+		}
+	}
+}
+
+// A start that hangs, here in a file that never ends, is still ended by SIGTERM.
+func TestTermDuringStart(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(dir, "addr.cfg"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := launch(t, setup{dir: dir})
+	wait(t, "the lock", func() bool { _, err := os.Stat(filepath.Join(dir, "ibacm.pid")); return err == nil })
+	if err := d.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	d.end(t)
+	if strings.Contains(d.out.String(), "serving clients") {
+		t.Error("it did not hang, this tests nothing")
+	}
+	if err := os.Remove(filepath.Join(dir, "addr.cfg")); err != nil {
+		t.Fatal(err)
+	}
+	if err := resolve(t, start(t, setup{dir: dir}).sock()); err != nil {
+		t.Errorf("start after that: %v", err)
+	}
+}
+
 // Without any InfiniBand device the service is there and says so, and a client is
 // told at once (field case 20).
 func TestNoDevice(t *testing.T) {

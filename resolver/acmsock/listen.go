@@ -20,6 +20,9 @@ import (
 // at once. The kernel caps it at net.core.somaxconn.
 const backlog = 1024
 
+// maxSocketPath is what sun_path has room for beside its NUL (unix(7)).
+const maxSocketPath = 107
+
 type listener struct {
 	fd  int
 	tcp bool
@@ -73,7 +76,30 @@ func (r *rendezvous) clear(names ...string) error {
 	return nil
 }
 
+// Vacant fails if a service answers at the unix socket of a run directory. The
+// daemon's lock normally keeps a second one away, but the lock file can be set
+// elsewhere. Nothing is changed.
+func Vacant(runDir string) error {
+	path := filepath.Join(runDir, unixSocketName)
+	if len(path) > maxSocketPath {
+		return fmt.Errorf("%s: %d bytes, a socket's path has at most %d", path, len(path), maxSocketPath)
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return fmt.Errorf("unix socket: %w", err)
+	}
+	defer unix.Close(fd)
+	// EAGAIN: it listens, and its backlog is full.
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err == nil || errors.Is(err, unix.EAGAIN) {
+		return fmt.Errorf("%s: another service answers there", path)
+	}
+	return nil
+}
+
 func (r *rendezvous) listenUnix(cfg *Config) error {
+	if err := Vacant(cfg.RunDir); err != nil {
+		return err
+	}
 	if err := r.clear(portFileName, portLinkName, unixSocketName, unixLinkName); err != nil {
 		return err
 	}
@@ -103,7 +129,7 @@ func (r *rendezvous) listenUnix(cfg *Config) error {
 }
 
 func (r *rendezvous) listenTCP(cfg *Config) error {
-	if err := r.clear(unixSocketName, unixLinkName, portLinkName, portFileName); err != nil {
+	if err := Vacant(cfg.RunDir); err != nil {
 		return err
 	}
 	sa := &unix.SockaddrInet4{Port: int(cfg.Port)}
@@ -124,6 +150,10 @@ func (r *rendezvous) listenTCP(cfg *Config) error {
 	}
 	if err := unix.Bind(fd, sa); err != nil {
 		return fmt.Errorf("bind %s: %w", netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), cfg.Port), err)
+	}
+	// Only now: with the port taken, the files are those of who has it.
+	if err := r.clear(unixSocketName, unixLinkName, portLinkName, portFileName); err != nil {
+		return err
 	}
 	if err := unix.Listen(fd, backlog); err != nil {
 		return fmt.Errorf("listen on port %d: %w", cfg.Port, err)

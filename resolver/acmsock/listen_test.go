@@ -154,6 +154,16 @@ func TestWithdrawOnlyOwnFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if s, err := New(Config{RunDir: dir}, newFake(), quiet()); err == nil {
+		s.Close()
+		t.Error("a second server took the files of one that listens")
+	}
+	if got, want := files(t, dir), "ibacm-unix.sock s777, ibacm.sock>ibacm-unix.sock"; got != want {
+		t.Errorf("after a second server: %s, want %s", got, want)
+	}
+	if err := os.Remove(filepath.Join(dir, unixSocketName)); err != nil {
+		t.Fatal(err)
+	}
 	second, err := New(Config{RunDir: dir}, newFake(), quiet())
 	if err != nil {
 		t.Fatal(err)
@@ -163,6 +173,25 @@ func TestWithdrawOnlyOwnFiles(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 	second.Close()
+}
+
+// A port that is taken is no reason to remove the files of who has it (field
+// case 77).
+func TestPortTaken(t *testing.T) {
+	dir := shortDir(t)
+	first, err := New(Config{RunDir: dir, Mode: ModeLoop}, newFake(), quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	port := uint16(first.Addrs()[0].(*net.TCPAddr).Port)
+	if s, err := New(Config{RunDir: dir, Mode: ModeLoop, Port: port}, newFake(), quiet()); err == nil {
+		s.Close()
+		t.Fatal("two servers on one port")
+	}
+	if got, want := files(t, dir), "ibacm-tcp.port f644, ibacm.port>ibacm-tcp.port"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
 }
 
 func TestNewFails(t *testing.T) {
@@ -186,7 +215,7 @@ func TestNewFails(t *testing.T) {
 		{"clients", Config{RunDir: dir, MaxClients: -1}, "limits"},
 		{"timeout", Config{RunDir: dir, WriteTimeout: -1}, "timeouts"},
 		{"no directory", Config{RunDir: filepath.Join(dir, "none")}, "bind"},
-		{"name too long", Config{RunDir: filepath.Join(dir, strings.Repeat("x", 120))}, "bind"},
+		{"name too long", Config{RunDir: filepath.Join(dir, strings.Repeat("x", 120))}, "at most 107"},
 		{"stale file cannot be removed", Config{RunDir: filepath.Join(dir, "links")}, "stale"},
 		{"port is taken", Config{RunDir: dir, Mode: ModeLoop, Port: uint16(busy.Addr().(*net.TCPAddr).Port)}, "bind"},
 	} {

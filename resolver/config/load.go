@@ -18,6 +18,10 @@ import (
 // MaxLine bounds a line of a configuration file in bytes.
 const MaxLine = 64 << 10
 
+// MaxFile bounds a configuration file in bytes. One that is longer, or a device
+// that never ends, is refused instead of being read for ever.
+const MaxFile = 64 << 20
+
 // MaxProblems bounds the problems kept of one file; one more counts the rest.
 const MaxProblems = 100
 
@@ -132,7 +136,8 @@ func Errors(list []Problem, check bool) error {
 // first column; one that is indented, or stands behind a line, names no option
 // either and is dropped too.
 func eachLine(r io.Reader, log *Problems, f func(line int, words []string)) error {
-	br := bufio.NewReaderSize(r, MaxLine)
+	left := &io.LimitedReader{R: r, N: MaxFile + 1}
+	br := bufio.NewReaderSize(left, MaxLine)
 	for n := 1; ; n++ {
 		b, err := br.ReadSlice('\n')
 		if errors.Is(err, bufio.ErrBufferFull) {
@@ -144,6 +149,9 @@ func eachLine(r io.Reader, log *Problems, f func(line int, words []string)) erro
 		}
 		if err != nil && err != io.EOF {
 			return err
+		}
+		if left.N == 0 {
+			return fmt.Errorf("longer than %d bytes", MaxFile)
 		}
 		if bytes.IndexByte(b, 0) >= 0 {
 			log.Warn(n, "line has a NUL byte, ignored")

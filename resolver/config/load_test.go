@@ -172,6 +172,7 @@ func TestProblems(t *testing.T) {
 		{"prefix", "provider ibacmp fe80", Env{}, `o.cfg:1: provider ibacmp: "fe80" is neither a 64-bit subnet prefix nor "default", line ignored`, false},
 		{"provider words", "provider ibacmp", Env{}, `o.cfg:1: provider line needs a name and a subnet prefix or "default", ignored`, false},
 		{"provider twice", "provider ibacmp 1\nprovider ibacmp 0x1", Env{}, "o.cfg:2: subnet prefix 0x1 already has a provider in line 1, line ignored", false},
+		{"number of threads", "server_threads 65", Env{}, "o.cfg:1: option server_threads: 65 is outside 1 ... 64; 1 stays in force", false},
 		{"long", "log_file " + strings.Repeat("x", MaxLine) + "\nretries 2", Env{}, "o.cfg:1: line longer than 65536 bytes, ignored", false},
 		{"nul", "retries 2\x00", Env{}, "o.cfg:1: line has a NUL byte, ignored", false},
 		{"indented comment", "  # retries 9", Env{}, "", false},
@@ -309,5 +310,25 @@ func TestLoadReadsTheFile(t *testing.T) {
 	s, _, err := Load(p, Env{})
 	if err != nil || s.Retries != 4 || s.Origin("retries").String() != p+":1" {
 		t.Fatal(err, s)
+	}
+}
+
+// endless is a device that never ends.
+type endless struct{}
+
+func (endless) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = '#'
+	}
+	return len(b), nil
+}
+
+// A file that does not end is refused, not read for ever.
+func TestEndlessFile(t *testing.T) {
+	if _, _, err := Read(endless{}, "o.cfg", Env{}); err == nil || !strings.Contains(err.Error(), "longer than") {
+		t.Errorf("options: %v", err)
+	}
+	if _, _, err := ReadAddrs(endless{}, "a.cfg", true); err == nil || !strings.Contains(err.Error(), "longer than") {
+		t.Errorf("addresses: %v", err)
 	}
 }

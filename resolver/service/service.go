@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -83,6 +84,11 @@ func Start(o Options) (d *Daemon, err error) {
 	d.onStop(d.lock.Close)
 	if err = d.openLog(settings); err != nil {
 		return d, err
+	}
+	if !d.activated { // before the fabric: leaving groups at the end would take the first one's memberships
+		if err = acmsock.Vacant(o.RunDir); err != nil {
+			return d, err
+		}
 	}
 	d.log.Info("acmd starts", "version", o.Version, "fabric", o.Fabric, "options", o.OptionsFile)
 	d.report(problems)
@@ -227,7 +233,7 @@ func (d *Daemon) Log() *slog.Logger { return d.log }
 // addresses collects the names of endpoints: the fabric's own, then the address
 // file, or, without one, the names that ib_acme -A would have generated.
 func (d *Daemon) addresses(s *config.Settings) []resolver.AddressEntry {
-	list := d.fabric.addrs
+	list := slices.Clone(d.fabric.addrs)
 	lines, problems, err := config.LoadAddrs(d.opts.AddressFile, s.SupportIPsInAddr)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
