@@ -24,6 +24,7 @@ import (
 	"acmd/mad/fabric"
 	"acmd/resolver"
 	"acmd/resolver/acmsock"
+	"acmd/resolver/control"
 )
 
 // The test binary is the daemon when this variable is set, so that signals, exit
@@ -521,5 +522,37 @@ func TestActivationRefusesDatagram(t *testing.T) {
 	d := launch(t, setup{dir: dir, files: []*os.File{f}, env: []string{"LISTEN_FDS=1"}})
 	if code := d.end(t); code != exitStart || !strings.Contains(d.out.String(), "descriptor 3") {
 		t.Errorf("status %d, %q", code, d.out)
+	}
+}
+
+// One user's connections are bounded when the options say so, and the operator
+// sees how many were turned away (B-09).
+func TestUserBound(t *testing.T) {
+	d := start(t, setup{opts: []string{"max_user_clients 2"}})
+	var held []*acmsock.Client
+	for range 2 {
+		c, err := acmsock.Dial(t.Context(), d.sock())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.ResolveIP(t.Context(), netip.Addr{}, fabric.IPv4(5, 1), false); err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, c)
+	}
+	if err := resolve(t, d.sock()); err == nil {
+		t.Error("a third connection was served")
+	}
+	held[0].Close()
+	wait(t, "a free place", func() bool { return resolve(t, d.sock()) == nil })
+	var state struct {
+		Clients struct{ Rejected map[string]uint64 } `json:"clients"`
+	}
+	if err := control.NewClient(d.dir).Do(t.Context(), "GET", "state", nil, &state); err != nil {
+		t.Fatal(err)
+	}
+	if state.Clients.Rejected["user"] == 0 {
+		t.Errorf("state does not tell: %v", state.Clients.Rejected)
 	}
 }

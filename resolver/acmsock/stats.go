@@ -2,7 +2,11 @@
 
 package acmsock
 
-import "sync/atomic"
+import (
+	"encoding/json"
+	"fmt"
+	"sync/atomic"
+)
 
 // CloseReason says why a connection ended.
 type CloseReason uint8
@@ -36,23 +40,53 @@ func (r RejectReason) String() string {
 	return [...]string{"clients", "user", "descriptors", "kernel"}[r]
 }
 
+// Counts by reason. Their JSON form is an object with the reasons' names.
+type (
+	RejectCounts [numRejectReasons]uint64 // by RejectReason
+	CloseCounts  [numCloseReasons]uint64  // by CloseReason
+	FaultCounts  [numFaults]uint64        // by Fault
+)
+
+// MarshalJSON implements [json.Marshaler].
+func (c RejectCounts) MarshalJSON() ([]byte, error) { return named[RejectReason](c[:]) }
+
+// MarshalJSON implements [json.Marshaler].
+func (c CloseCounts) MarshalJSON() ([]byte, error) { return named[CloseReason](c[:]) }
+
+// MarshalJSON implements [json.Marshaler]. There is no count of FaultNone.
+func (c FaultCounts) MarshalJSON() ([]byte, error) { return named[Fault](c[:]) }
+
+// named encodes counts under the names of their indices.
+func named[R interface {
+	~uint8
+	fmt.Stringer
+}](counts []uint64) ([]byte, error) {
+	m := make(map[string]uint64, len(counts))
+	for i, n := range counts {
+		if name := R(i).String(); name != "none" {
+			m[name] = n
+		}
+	}
+	return json.Marshal(m)
+}
+
 // Stats is a reading of the server's counters. They never go back, apart from
 // Open and Pending.
 type Stats struct {
 	Open     int64 // connections now
 	Pending  int64 // questions in the engine now, also of clients that left
 	Accepted uint64
-	Rejected [numRejectReasons]uint64 // by RejectReason
-	Closed   [numCloseReasons]uint64  // by CloseReason
+	Rejected RejectCounts
+	Closed   CloseCounts
 
 	Requests   uint64 // framed requests
 	BytesIn    uint64
 	BytesOut   uint64
-	Faults     [numFaults]uint64 // by Fault
-	BodyErrors uint64            // RESOLVE requests refused by the parser
-	Refused    uint64            // refused because too many questions wait
-	Superseded uint64            // requests with tid 0 overtaken by another
-	Paused     uint64            // times that accepting had to pause
+	Faults     FaultCounts
+	BodyErrors uint64 // RESOLVE requests refused by the parser
+	Refused    uint64 // refused because too many questions wait
+	Superseded uint64 // requests with tid 0 overtaken by another
+	Paused     uint64 // times that accepting had to pause
 }
 
 // cell is a counter with one writer, the loop, and any number of readers.

@@ -123,6 +123,7 @@ func TestValues(t *testing.T) {
 		{"negative_timeout 0", func(s *Settings) any { return s.NegativeTimeout }, time.Duration(0)},
 		{"cache_size 1000", func(s *Settings) any { return s.CacheSize }, 1000},
 		{"server_threads 4", func(s *Settings) any { return s.ServerThreads }, 4},
+		{"max_user_clients 7", func(s *Settings) any { return s.MaxUserClients }, 7},
 		{"max_clients 7", func(s *Settings) any { return s.MaxClients }, 7},
 		{"poll_interval 50", func(s *Settings) any { return s.PollInterval }, 50 * time.Millisecond},
 		{"sa_max_rate 500", func(s *Settings) any { return s.SAMaxRate }, 500},

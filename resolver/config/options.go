@@ -56,6 +56,7 @@ var options = []option{
 	number("cache_size", 16, 1<<24, func(s *Settings) *int { return &s.CacheSize }),
 	number("server_threads", 1, 64, func(s *Settings) *int { return &s.ServerThreads }),
 	number("max_clients", 1, 1<<20, func(s *Settings) *int { return &s.MaxClients }),
+	number("max_user_clients", 0, 1<<20, func(s *Settings) *int { return &s.MaxUserClients }),
 	millis("poll_interval", 10, func(s *Settings) *time.Duration { return &s.PollInterval }),
 	number("sa_max_rate", 0, 10_000_000, func(s *Settings) *int { return &s.SAMaxRate }),
 }

@@ -93,6 +93,7 @@ type Settings struct {
 	CacheSize       int           // paths kept
 	ServerThreads   int           // event loops of the client socket
 	MaxClients      int           // client connections
+	MaxUserClients  int           // those of one user on the unix socket; 0: no bound
 	PollInterval    time.Duration // how often devices and links are looked at (file: ms)
 	SAMaxRate       int           // SA requests per second of the node; 0: no limit
 

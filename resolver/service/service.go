@@ -193,6 +193,7 @@ func (d *Daemon) startDoors(s *config.Settings, passed []int) (err error) {
 	cfg := acmsock.Config{
 		RunDir: d.opts.RunDir, Mode: acmsock.Mode(s.ServerMode), Port: s.ServerPort,
 		NoLinks: s.AcmePlusKernelOnly, Listeners: passed, Threads: s.ServerThreads, MaxClients: s.MaxClients,
+		MaxPerUID: s.MaxUserClients,
 	}
 	if d.door, err = acmsock.New(cfg, d.engine, d.log); err != nil {
 		return err
