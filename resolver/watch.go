@@ -178,9 +178,10 @@ func (e *Engine) closeDead() {
 }
 
 // apply turns the last look into a new snapshot. The order matters: what died is
-// closed, then opened anew; the snapshot is published; only then what the cache
-// has of the old state is dropped. A flight takes its epoch before it loads the
-// snapshot, so nothing learned through the old one survives.
+// closed, then opened anew; what the cache has of the old state is dropped before
+// the snapshot is published, so that nobody finds it by the new one, and again
+// after it: a flight takes its epoch before it loads the snapshot, so nothing
+// learned through the old one survives.
 func (e *Engine) apply() {
 	s := &e.ports
 	old := e.topo.Load()
@@ -210,10 +211,14 @@ func (e *Engine) apply() {
 		}
 	}
 	t := e.build()
-	e.topo.Store(t)
-	for _, d := range drops {
-		d()
+	dropAll := func() {
+		for _, d := range drops {
+			d()
+		}
 	}
+	dropAll()
+	e.topo.Store(t)
+	dropAll()
 	e.dropNewLocals(old, t)
 	e.report(old, t, ib)
 }
