@@ -4,7 +4,7 @@
 # they fail instead.
 SHELL := /bin/bash
 GO ?= go
-FUZZTIME ?= 3s
+FUZZTIME ?= 2s
 export CGO_ENABLED ?= 0
 
 BIN := bin/acmd bin/acmctl
