@@ -252,6 +252,13 @@ func TestFlushGID(t *testing.T) {
 		if l.sa.count() != 3 {
 			t.Errorf("%d asks: the other path had to stay", l.sa.count())
 		}
+		// The node is gone and its address is another node's now: what was learned
+		// about addresses at that GID goes with the paths.
+		l.knows(q.Dst, 19)
+		l.e.FlushGID(gidOf(17))
+		if a := l.want(q, StatusSuccess); a.Path.DGID() != gidOf(19) {
+			t.Errorf("path to %v, where the address was before", a.Path.DGID())
+		}
 		if _, err := l.e.FlushPort("mlx5_0", 2); err == nil {
 			t.Error("a port that is not there was flushed")
 		}

@@ -80,6 +80,35 @@ func TestPipelined(t *testing.T) {
 	wantAnswer(t, two[88:], 0, 2)
 }
 
+// field case 11: hits and queries behind one miss are held in a ring that does
+// not grow without end; the rest is left in the socket until the miss is over.
+func TestHitsBehindMissAreBounded(t *testing.T) {
+	f := newFake()
+	s := serve(t, f, nil)
+	c := dialServer(t, s)
+	const n = 2000
+	b := ask(1, 1, 1)
+	for i := 2; i <= n; i++ {
+		if i%2 == 0 {
+			b = append(b, ask(uint64(i), 0, i)...)
+		} else {
+			b = AppendPerf(b, uint64(i), 0, nil)
+		}
+	}
+	go c.Write(b) // more than the server takes
+	eventually(t, "ring is full", func() bool { return s.Stats().Requests >= ringMax })
+	time.Sleep(20 * time.Millisecond)
+	if got := s.Stats().Requests; got != ringMax {
+		t.Errorf("%d requests taken behind a miss, want %d with it", got, ringMax)
+	}
+	f.release(1)
+	for i := 1; i <= n; i++ {
+		if got := TID(readReply(t, c)); got != uint64(i) {
+			t.Fatalf("reply to %d, want %d", got, i)
+		}
+	}
+}
+
 // Replies keep the order of the requests, whatever order the engine answers in.
 func TestOrderBehindMisses(t *testing.T) {
 	f := goldenEndpoints()
