@@ -3,7 +3,9 @@
 package main
 
 import (
+	"encoding/binary"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"sync"
@@ -96,8 +98,16 @@ func overtaking(p *prober) string {
 	var s []string
 	for range 2 {
 		c.SetReadDeadline(time.Now().Add(20 * time.Second))
-		if n, err := c.Read(b[:]); err != nil || n < hdrLen {
-			return fmt.Sprintf("%v", err)
+		// By its length: both replies may leave in one write.
+		if _, err := io.ReadFull(c, b[:hdrLen]); err != nil {
+			return err.Error()
+		}
+		n := int(binary.NativeEndian.Uint16(b[6:]))
+		if n < hdrLen || n > maxMsg {
+			return fmt.Sprintf("length field %d", n)
+		}
+		if _, err := io.ReadFull(c, b[hdrLen:n]); err != nil {
+			return err.Error()
 		}
 		s = append(s, fmt.Sprintf("request %d answered with status %d after %.3f s", b[8], b[2], time.Since(begin).Seconds()))
 	}
