@@ -101,7 +101,7 @@ func TestHitsBehindMissAreBounded(t *testing.T) {
 	if got := s.Stats().Requests; got != ringMax {
 		t.Errorf("%d requests taken behind a miss, want %d with it", got, ringMax)
 	}
-	f.release(1)
+	f.releaseAll()
 	for i := 1; i <= n; i++ {
 		if got := TID(readReply(t, c)); got != uint64(i) {
 			t.Fatalf("reply to %d, want %d", got, i)
