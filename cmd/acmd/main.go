@@ -88,7 +88,7 @@ func serve(o service.Options) error {
 	if os.Getenv("GOGC") == "" {
 		// Most of the heap is the cache's tables, which hold no pointers: letting
 		// garbage grow to their size again would only double the memory.
-		debug.SetGCPercent(25)
+		debug.SetGCPercent(15)
 	}
 	d, err := service.Start(o)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -307,6 +308,9 @@ func (d *Daemon) loadPreload(eps []*resolver.Endpoint) {
 	}
 	d.report(problems)
 	if hosts, ports, paths := d.preload.Counts(); hosts+ports+paths > 0 {
+		// Reading leaves several times the tables behind as garbage; on a node that
+		// is there for others it goes back at once.
+		debug.FreeOSMemory()
 		d.log.Info("preloaded", "hosts", hosts, "ports", ports, "paths", paths)
 	}
 }
