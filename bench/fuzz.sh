@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-# fuzz.sh TIME: run every fuzz target of the module for TIME each. A package is
+# fuzz.sh TIME: run every fuzz target of the module for TIME (1m) or a number of
+# inputs (15000x) each. A package is
 # compiled once for all its targets.
 set -euo pipefail
 cd "$(dirname "$0")/.."
