@@ -62,7 +62,7 @@ func (x *builtinEndpoint) Resolve(ask *Ask, done func(*Resolution)) {
 	case cache.KindGID:
 		x.routeTo(ask, &Location{GID: [16]byte(ask.Dst.Data[:16])}, done)
 	case cache.KindLID:
-		x.routeTo(ask, &Location{LID: lidOf(ask.Dst.Bytes())}, done)
+		x.routeTo(ask, &Location{LID: ask.Dst.LID()}, done)
 	default:
 		x.address(ask, done)
 	}

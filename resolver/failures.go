@@ -4,7 +4,6 @@ package resolver
 
 import (
 	"log/slog"
-	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -126,9 +125,9 @@ func (a *Addr) String() string {
 	case cache.KindIPv4, cache.KindIPv6:
 		return a.IP().String()
 	case cache.KindGID:
-		return netip.AddrFrom16([16]byte(a.Data[:16])).String()
+		return mad.GID(a.Data[:16]).String()
 	case cache.KindLID:
-		return (mad.LID(a.Data[0])<<8 | mad.LID(a.Data[1])).String()
+		return a.LID().String()
 	}
 	return "none"
 }

@@ -42,7 +42,7 @@ func (e *Engine) FlushDest(dst Addr) (n int) {
 	case cache.KindGID:
 		return e.FlushGID(mad.GID(dst.Data[:16]))
 	case cache.KindLID:
-		return e.FlushLID(lidOf(dst.Bytes()))
+		return e.FlushLID(dst.LID())
 	}
 	e.destFlushed.Store(e.Now())
 	gids := map[mad.GID]bool{}

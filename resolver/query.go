@@ -86,6 +86,9 @@ func LIDAddr(l mad.LID) (a Addr) {
 	return a
 }
 
+// LID returns the address as a LID; it is meant for KindLID.
+func (a *Addr) LID() mad.LID { return mad.LID(a.Data[0])<<8 | mad.LID(a.Data[1]) }
+
 // IP returns the address as an IP, or an invalid one.
 func (a *Addr) IP() netip.Addr {
 	switch a.Kind {

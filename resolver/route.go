@@ -186,5 +186,3 @@ func routeResult(r *SAResult, asked int64, since cache.Epoch) *Resolution {
 	}
 	return &Resolution{Path: r.Path, Origin: OriginSA, asked: asked, since: since}
 }
-
-func lidOf(b []byte) mad.LID { return mad.LID(b[0])<<8 | mad.LID(b[1]) }

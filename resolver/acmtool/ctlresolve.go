@@ -221,14 +221,14 @@ func query(src, dst *target, nodelay bool) ([]acmsock.Record, error) {
 	var p sa.PathRecord
 	p.SetReversibleNumPath(true, 1)
 	if dst.kind == "lid" {
-		p.SetDLID(lidOf(&dst.addr))
+		p.SetDLID(dst.addr.LID())
 	} else {
 		p.SetDGID(mad.GID(dst.addr.Data[:16]))
 	}
 	switch src.kind {
 	case "":
 	case "lid":
-		p.SetSLID(lidOf(&src.addr))
+		p.SetSLID(src.addr.LID())
 	case "gid":
 		p.SetSGID(mad.GID(src.addr.Data[:16]))
 	default:
@@ -240,8 +240,6 @@ func query(src, dst *target, nodelay bool) ([]acmsock.Record, error) {
 	}
 	return []acmsock.Record{acmsock.PathQuery(p, flags)}, nil
 }
-
-func lidOf(a *resolver.Addr) mad.LID { return mad.LID(a.Data[0])<<8 | mad.LID(a.Data[1]) }
 
 // verify compares the path with the SA's.
 func verify(c *ctl, cl *acmsock.Client, p *sa.PathRecord, res *pathResult) (broken bool) {

@@ -91,7 +91,7 @@ func addrText(a *resolver.Addr) string {
 	case cache.KindGID:
 		return mad.GID(a.Data[:16]).String()
 	case cache.KindLID:
-		return strconv.Itoa(int(a.Data[0])<<8 | int(a.Data[1]))
+		return a.LID().String()
 	}
 	return a.IP().String()
 }
