@@ -43,6 +43,8 @@ type snapshot struct {
 	hosts *Hosts // may be nil
 	dump  *Dump  // may be nil
 	ports map[portID]bool
+
+	loaded bool // Load was called
 }
 
 // New makes a source of two files, either of which may be "". It knows nothing
@@ -63,6 +65,7 @@ func (s *Source) Load(eps []*resolver.Endpoint) ([]config.Problem, error) {
 	s.load.Lock()
 	defer s.load.Unlock()
 	next := *s.now.Load()
+	next.loaded = true
 	var list []config.Problem
 	var errs []error
 	if s.hostsFile != "" {
@@ -124,13 +127,16 @@ func missing(d *Dump, ports map[portID]bool, file string) []config.Problem {
 	return out
 }
 
-// Stale reports whether the dump was read without the port of one of these
-// endpoints, so that Load would find more.
+// Stale reports whether Load would find more: nothing was read yet, or the dump
+// was read without the port of one of these endpoints.
 func (s *Source) Stale(eps []*resolver.Endpoint) bool {
+	now := s.now.Load()
+	if !now.loaded {
+		return s.hostsFile != "" || s.dumpFile != ""
+	}
 	if s.dumpFile == "" {
 		return false
 	}
-	now := s.now.Load()
 	for _, ep := range eps {
 		if !now.ports[portOf(ep)] {
 			return true

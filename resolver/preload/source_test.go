@@ -170,6 +170,28 @@ func TestHostsWithoutDump(t *testing.T) {
 	}
 }
 
+// Files that were never read are stale whatever the ports, once.
+func TestStaleUntilLoad(t *testing.T) {
+	dir := t.TempDir()
+	hf := filepath.Join(dir, "hosts")
+	write(t, hf, hosts)
+	for _, tc := range []struct {
+		hosts, dump string
+		want        bool
+	}{{"", "", false}, {hf, "", true}, {"", filepath.Join(dir, "none"), true}} {
+		s := New(tc.hosts, tc.dump)
+		if got := s.Stale(nil); got != tc.want {
+			t.Errorf("%q %q: stale %v before Load", tc.hosts, tc.dump, got)
+		}
+		if _, err := s.Load(nil); (err != nil) != (tc.dump != "") {
+			t.Errorf("%q %q: %v", tc.hosts, tc.dump, err)
+		}
+		if s.Stale(nil) {
+			t.Errorf("%q %q: stale after Load", tc.hosts, tc.dump)
+		}
+	}
+}
+
 func TestLoadAgain(t *testing.T) {
 	s, ep := load(t, hosts, small)
 	if s.Stale([]*resolver.Endpoint{ep}) {

@@ -5,6 +5,7 @@ package service
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -72,7 +73,7 @@ func (d *Daemon) Reload() (warnings []string, err error) {
 	d.reloading.Lock()
 	defer d.reloading.Unlock()
 	old := d.settings.Load()
-	s, problems, err := config.Load(d.opts.OptionsFile, d.opts.env(d.activated, false))
+	s, problems, err := config.Load(d.opts.OptionsFile, d.opts.env(d.activated))
 	if err != nil {
 		d.log.Error("reload: options stay as they were", "err", err)
 		return nil, err
@@ -82,7 +83,7 @@ func (d *Daemon) Reload() (warnings []string, err error) {
 	}
 	d.level.Set(s.SlogLevel())
 	for _, name := range config.Changed(old, s) {
-		if !contains(live, name) {
+		if !slices.Contains(live, name) {
 			warnings = append(warnings, fmt.Sprintf("%s has changed (%v); it takes effect at the next start", name, s.Origin(name)))
 		}
 	}

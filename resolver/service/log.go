@@ -14,7 +14,6 @@ import (
 // rotation) without losing a line.
 type logFile struct {
 	mu   sync.Mutex
-	path string
 	file *os.File
 }
 
@@ -34,7 +33,7 @@ func (l *logFile) reopen(path string) error {
 	}
 	l.mu.Lock()
 	old := l.file
-	l.path, l.file = path, f
+	l.file = f
 	l.mu.Unlock()
 	if old != nil && old != os.Stdout && old != os.Stderr {
 		return old.Close()

@@ -57,10 +57,10 @@ func (o *Options) setDefaults() {
 var sources = []string{resolver.SourceACM, preload.Name}
 
 // env is what the settings' meaning depends on.
-func (o *Options) env(activated, check bool) config.Env {
+func (o *Options) env(activated bool) config.Env {
 	return config.Env{
 		RunDir: o.RunDir, Sources: sources, Providers: []string{resolver.DefaultProviderName},
-		Systemd: o.Systemd, Activated: activated, Check: check,
+		Systemd: o.Systemd, Activated: activated,
 	}
 }
 

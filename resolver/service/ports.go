@@ -32,7 +32,9 @@ type portID struct {
 }
 
 func newPortTable(f transport.Fabric, cfg saclient.Config, log *slog.Logger) *portTable {
-	return &portTable{fabric: f, cfg: cfg, log: log, ports: map[portID]*saPort{}}
+	t := &portTable{fabric: f, cfg: cfg, log: log, ports: map[portID]*saPort{}}
+	t.cfg.Suspect = t.doubt
+	return t
 }
 
 // open is the engine's OpenSA.
@@ -41,18 +43,9 @@ func (t *portTable) open(device string, info transport.PortInfo) (resolver.SA, e
 	if err != nil {
 		return nil, err
 	}
-	cfg := t.cfg
-	cfg.Suspect = func() {
-		t.mu.Lock()
-		fn := t.suspect
-		t.mu.Unlock()
-		if fn != nil {
-			fn()
-		}
-	}
 	log := t.log.With("device", device, "port", info.Num)
-	client := saclient.Open(p, info, cfg, log)
-	s := &saPort{EngineSA: acmp.EngineSA{Client: client}, table: t, id: portID{device, info.Num}, port: p}
+	client := saclient.Open(p, info, t.cfg, log)
+	s := &saPort{EngineSA: acmp.EngineSA{Client: client}, table: t, id: portID{device, info.Num}}
 	if err := t.acm.Attach(device, info.Num, client); err != nil {
 		s.Close()
 		return nil, err
@@ -62,6 +55,16 @@ func (t *portTable) open(device string, info transport.PortInfo) (resolver.SA, e
 	t.mu.Unlock()
 	log.Info("port is open", "caps", fmt.Sprintf("%+v", p.Caps()))
 	return s, nil
+}
+
+// doubt is what SA clients call when their traffic goes nowhere.
+func (t *portTable) doubt() {
+	t.mu.Lock()
+	fn := t.suspect
+	t.mu.Unlock()
+	if fn != nil {
+		fn()
+	}
 }
 
 func (t *portTable) setSuspect(fn func()) {
@@ -85,13 +88,12 @@ func (t *portTable) list() []*saPort {
 	return list
 }
 
-// saPort is an SA client in the engine's shape that takes its port along when it
-// closes.
+// saPort is an SA client in the engine's shape that leaves the table when it
+// closes. The client owns its port and closes it.
 type saPort struct {
 	acmp.EngineSA
 	table *portTable
 	id    portID
-	port  transport.Port
 }
 
 // Done is closed when the port has ended by itself, as its device was removed:
@@ -106,7 +108,4 @@ func (s *saPort) Close() {
 	}
 	s.table.mu.Unlock()
 	s.EngineSA.Close()
-	if err := s.port.Close(); err != nil {
-		s.table.log.Debug("port closed", "device", s.id.device, "port", s.id.port, "err", err)
-	}
 }

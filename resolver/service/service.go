@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"acmd/mad"
 	"acmd/mad/transport"
 	"acmd/resolver"
 	"acmd/resolver/acmp"
@@ -38,7 +39,6 @@ type Daemon struct {
 	started   time.Time
 
 	settings atomic.Pointer[config.Settings]
-	lock     *config.LockFile
 	logs     *logFile
 	level    slog.LevelVar
 	log      *slog.Logger
@@ -49,11 +49,8 @@ type Daemon struct {
 	preload *preload.Source
 	engine  *resolver.Engine
 	door    *acmsock.Server
-	control *control.Server
 
 	reloading sync.Mutex
-	loading   sync.Mutex
-	unread    atomic.Bool    // the preload files were not read yet
 	undo      []func() error // what Stop does, last first
 }
 
@@ -72,17 +69,18 @@ func Start(o Options) (d *Daemon, err error) {
 		return d, err
 	}
 	d.activated = len(passed.Streams) > 0
-	settings, problems, err := config.Load(o.OptionsFile, o.env(d.activated, false))
+	settings, problems, err := config.Load(o.OptionsFile, o.env(d.activated))
 	if err != nil {
 		return d, err
 	}
 	d.settings.Store(settings)
 	// The lock comes first: a second instance must not touch the log, the
 	// sockets or the fabric of the first.
-	if d.lock, err = config.Lock(settings.LockFile); err != nil {
+	lock, err := config.Lock(settings.LockFile)
+	if err != nil {
 		return d, err
 	}
-	d.onStop(d.lock.Close)
+	d.onStop(lock.Close)
 	if err = d.openLog(settings); err != nil {
 		return d, err
 	}
@@ -143,9 +141,6 @@ func (d *Daemon) startEngine(s *config.Settings) (err error) {
 		dump = s.RouteDataFile
 	}
 	d.preload = preload.New(hosts, dump)
-	// The hosts file needs no port; the dump is read for the ports that are there,
-	// when the engine reports them, before its New returns.
-	d.unread.Store(hosts != "" || dump != "")
 	host := d.fabric.host
 	if host == nil {
 		host = hostnet.New()
@@ -170,7 +165,7 @@ func (d *Daemon) startEngine(s *config.Settings) (err error) {
 // and costs nothing to look at.
 func (d *Daemon) sources(s *config.Settings) (list []resolver.AddressSource) {
 	byName := map[string]resolver.AddressSource{resolver.SourceACM: d.acm, preload.Name: d.preload}
-	if !contains(s.AddrProt, preload.Name) {
+	if !slices.Contains(s.AddrProt, preload.Name) {
 		list = append(list, d.preload)
 	}
 	for _, name := range s.AddrProt {
@@ -179,15 +174,6 @@ func (d *Daemon) sources(s *config.Settings) (list []resolver.AddressSource) {
 		}
 	}
 	return list
-}
-
-func contains(list []string, s string) bool {
-	for _, v := range list {
-		if v == s {
-			return true
-		}
-	}
-	return false
 }
 
 func (d *Daemon) startDoors(s *config.Settings, passed []int) (err error) {
@@ -204,10 +190,11 @@ func (d *Daemon) startDoors(s *config.Settings, passed []int) (err error) {
 		defer cancel()
 		return d.door.Drain(ctx)
 	})
-	if d.control, err = control.Listen(d.opts.RunDir, d, d.log); err != nil {
+	ctl, err := control.Listen(d.opts.RunDir, d, d.log)
+	if err != nil {
 		return err
 	}
-	d.onStop(d.control.Close)
+	d.onStop(ctl.Close)
 	d.door.Start()
 	if err = tellParent(d.opts.Getenv); err != nil {
 		return err
@@ -266,16 +253,16 @@ func (d *Daemon) generatedAddrs() []config.AddrLine {
 	if err != nil {
 		d.log.Warn("devices cannot be listed", "err", err)
 	}
-	return config.GenerateAddrs(hostname(), GeneratePorts(devices))
+	return config.GenerateAddrs(hostname(), generatePorts(devices))
 }
 
-// GeneratePorts lists the InfiniBand ports in the form that config's generators
+// generatePorts lists the InfiniBand ports in the form that config's generators
 // take.
-func GeneratePorts(devices []transport.Device) (list []config.Port) {
+func generatePorts(devices []transport.Device) (list []config.Port) {
 	for _, dev := range devices {
 		for _, p := range dev.Ports {
 			if p.LinkLayer == transport.LinkInfiniBand {
-				list = append(list, config.Port{Device: dev.Name, Port: p.Num, Active: p.State == 4})
+				list = append(list, config.Port{Device: dev.Name, Port: p.Num, Active: p.State == mad.PortActive})
 			}
 		}
 	}
@@ -293,15 +280,12 @@ func hostname() string {
 // topologyChanged runs on the engine's topology goroutine.
 func (d *Daemon) topologyChanged(eps []*resolver.Endpoint) {
 	d.acm.SetEndpoints(eps)
-	if d.unread.Load() || d.preload.Stale(eps) {
+	if d.preload.Stale(eps) { // for the first time before the engine's New returns
 		d.loadPreload(eps)
 	}
 }
 
 func (d *Daemon) loadPreload(eps []*resolver.Endpoint) {
-	d.loading.Lock()
-	defer d.loading.Unlock()
-	d.unread.Store(false)
 	problems, err := d.preload.Load(eps)
 	if err != nil {
 		d.log.Error("preload", "err", err)
@@ -335,7 +319,7 @@ func CheckConfig(o Options, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	settings, problems, err := config.Load(o.OptionsFile, o.env(len(passed.Streams) > 0, false))
+	settings, problems, err := config.Load(o.OptionsFile, o.env(len(passed.Streams) > 0))
 	if err != nil {
 		return err
 	}
