@@ -42,11 +42,25 @@ func testReports(t *testing.T, e *env) {
 	report.Release()
 
 	e.request(t, func(p *mad.Packet) { groupRecord(p, mad.MethodDelete, mgid, e.info.GIDs[0], 0) })
-	e.request(t, func(p *mad.Packet) { informInfo(p, e.h.ReportQPN, false) })
+
+	// OpenSM finds a subscription by comparing the reporter's address with memcmp,
+	// padding included (opensm/osm_inform.c): by chance it does not know its own.
+	unsubscribe := func(p *mad.Packet) { informInfo(p, e.h.ReportQPN, false) }
+	if s := e.exchange(t, unsubscribe); s != 0 && s != mad.Status(sa.StatusRequestInvalid)<<8 {
+		t.Errorf("unsubscribe: status %#x", s)
+	}
 }
 
 // request sends what build writes and waits for its answer, status 0.
 func (e *env) request(t *testing.T, build func(*mad.Packet)) {
+	t.Helper()
+	if s := e.exchange(t, build); s != 0 {
+		t.Fatalf("status %#x", s)
+	}
+}
+
+// exchange sends what build writes and returns the status of its answer.
+func (e *env) exchange(t *testing.T, build func(*mad.Packet)) mad.Status {
 	t.Helper()
 	tid := e.ask(t, build)
 	in := e.slots(t, 1)
@@ -57,11 +71,11 @@ func (e *env) request(t *testing.T, build func(*mad.Packet)) {
 		if !p.IsResponse() && in[0].Header().Status() == 0 {
 			continue // a Report that was repeated
 		}
-		if p.TID().Low() != tid || p.Status() != 0 || in[0].Header().Status() != 0 {
+		if p.TID().Low() != tid || in[0].Header().Status() != 0 {
 			t.Fatalf("attribute %#x method %#x: TID %#x, status %#x, packet status %d",
 				p.AttrID(), p.Method(), p.TID().Low(), p.Status(), in[0].Header().Status())
 		}
-		return
+		return p.Status()
 	}
 }
 
