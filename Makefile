@@ -49,8 +49,10 @@ lint: ## gofmt, go vet, licence lines, file sizes
 generate: ## regenerate what is generated
 	$(GO) generate ./...
 
-check-generated: generate ## fail when generated files are not what is committed
-	@git diff --exit-code --stat -- . || { echo 'generated files differ: commit the result of "make generate"' >&2; exit 1; }
+check-generated: ## fail when generated files are not what is committed
+	@if [ "$$ACMD_CI" != 1 ] && ! { command -v clang-14 && command -v llvm-strip-14; } >/dev/null; then \
+		echo 'check-generated: skipped, clang-14 and llvm-14 are not installed'; exit 0; fi; \
+	$(MAKE) -s generate && git diff --exit-code --stat -- . || { echo 'generated files differ: commit the result of "make generate"' >&2; exit 1; }
 
 bench: build peers ## the comparisons of bench/RESULTS.md (about 15 minutes)
 	@bench/run.sh
