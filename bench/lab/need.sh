@@ -29,6 +29,7 @@ if [ "$1" = test ] && ! getent ahosts localhost >/dev/null; then
 		[ "${ACMD_CI-}" != 1 ] || exit 1
 	fi
 fi
+if [ "$1" = test ] && ! "$(dirname "$0")/prometheus.sh" && [ "${ACMD_CI-}" = 1 ]; then exit 1; fi
 [ ${#missing[@]} = 0 ] && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 	echo "installing with apt-get: ${missing[*]}"

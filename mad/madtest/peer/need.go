@@ -22,6 +22,8 @@ var packages = map[string]string{
 	"ib_acme":    "ibacm",
 	"gcc":        "gcc",
 	"make":       "make",
+	"prometheus": "prometheus",
+	"promtool":   "prometheus",
 	"verbs.h":    "libibverbs-dev",
 	"rdma_cma.h": "librdmacm-dev",
 }
@@ -46,6 +48,13 @@ func Need(t testing.TB, tools ...string) {
 	}
 }
 
+// Tool is [Need] for one program; it returns where that is.
+func Tool(t testing.TB, tool string) string {
+	t.Helper()
+	Need(t, tool)
+	return find(tool)
+}
+
 // find returns where a tool is, or "". System directories count even when they
 // are not in the PATH: ibacm and opensm are there.
 func find(tool string) string {
@@ -62,6 +71,9 @@ func find(tool string) string {
 			return p
 		}
 		patterns = []string{"/usr/sbin/" + tool, "/sbin/" + tool, "/usr/bin/" + tool}
+		if _, file, _, ok := runtime.Caller(0); ok { // what prometheus.sh put there
+			patterns = append(patterns, filepath.Join(filepath.Dir(file), "../../../bench/lab/build", tool))
+		}
 	}
 	for _, p := range patterns {
 		if list, _ := filepath.Glob(p); len(list) > 0 {

@@ -32,6 +32,19 @@ type Process struct {
 	err  error         // valid then
 }
 
+// Start runs one of the tools in dir, with its output in dir/TOOL.log.
+func Start(t testing.TB, dir, tool string, args ...string) *Process {
+	t.Helper()
+	return start(t, dir, nil, nil, Tool(t, tool), args...)
+}
+
+// Wait polls until ready is true. It fails the test when a minute is over or the
+// program has ended.
+func (p *Process) Wait(t testing.TB, what string, ready func() bool) {
+	t.Helper()
+	waitFor(t, p, what, ready)
+}
+
 // start runs a program in dir with its output in dir/NAME.log. extraLogs are
 // shown with it when the test has failed.
 func start(t testing.TB, dir string, env []string, extraLogs []string, name string, args ...string) *Process {
