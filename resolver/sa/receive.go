@@ -78,6 +78,7 @@ func (c *Client) answer(s *ring.Slot) {
 			c.mismatch(f)
 			return
 		}
+		c.count.ok.Add(1)
 		c.alive()
 		c.report(f, s, transferError(m))
 	case f.state != stateWire:
@@ -96,6 +97,7 @@ func (c *Client) answer(s *ring.Slot) {
 		f.norecs++
 		c.later(f, s, f.interval(0), f.norecs <= f.norecsN)
 	default:
+		c.count.errors.Add(1)
 		c.alive()
 		c.refused(f, s)
 	}

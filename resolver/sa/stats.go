@@ -14,7 +14,9 @@ type Stats struct {
 	Failures   uint64 // flights that ended with an error
 	Timeouts   uint64 // tries without an answer
 	Busy       uint64 // BUSY answers
+	OK         uint64 // answers with success
 	NoRecords  uint64 // "no records" answers
+	Errors     uint64 // answers with another status
 	NoSA       uint64 // answers of a node without an SA
 	Mismatched uint64 // answers to another question under a TID of ours
 	Stray      uint64 // late, duplicate or foreign answers
@@ -32,8 +34,8 @@ type Stats struct {
 
 // counters are written by the owner goroutine, save refused, and read by any.
 type counters struct {
-	queries, refused, sent, retries, answers, failures, timeouts, busy, noRecords,
-	noSA, mismatched, stray, malformed, unhandled, datagrams, sendErrors,
+	queries, refused, sent, retries, answers, failures, timeouts, busy, ok, noRecords,
+	errors, noSA, mismatched, stray, malformed, unhandled, datagrams, sendErrors,
 	recvErrors, suspects atomic.Uint64
 	outstanding, window atomic.Int64
 }
@@ -45,7 +47,7 @@ func (c *Client) Stats() Stats {
 	s := Stats{
 		Queries: n.queries.Load(), Refused: n.refused.Load(), Sent: n.sent.Load(),
 		Retries: n.retries.Load(), Answers: n.answers.Load(), Failures: n.failures.Load(),
-		Timeouts: n.timeouts.Load(), Busy: n.busy.Load(), NoRecords: n.noRecords.Load(),
+		Timeouts: n.timeouts.Load(), Busy: n.busy.Load(), OK: n.ok.Load(), NoRecords: n.noRecords.Load(), Errors: n.errors.Load(),
 		NoSA: n.noSA.Load(), Mismatched: n.mismatched.Load(), Stray: n.stray.Load(),
 		Malformed: n.malformed.Load(), Unhandled: n.unhandled.Load(),
 		Datagrams: n.datagrams.Load(), SendErrors: n.sendErrors.Load(),
