@@ -23,7 +23,8 @@ field() { sed -n "s/^ *\"$1\": *\"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}\$/\1/p" <<
 echo "An InfiniBand fabric of 64 nodes inside acmd: its own SA, and peers that answer ACM"
 echo "multicast. acmd runs on node0000; the destination is node0042."
 echo "log_file stderr" >"$dir/opts.cfg"
-bin/acmd -P -O "$dir/opts.cfg" -A "$dir/addr.cfg" --run-dir "$dir" --fabric embedded:nodes=64 2>"$dir/log" &
+bin/acmd -P -O "$dir/opts.cfg" -A "$dir/addr.cfg" --run-dir "$dir" --fabric embedded:nodes=64 \
+	--metrics 127.0.0.1:0 2>"$dir/log" &
 pid=$!
 for _ in $(seq 200); do
 	[ -S "$dir/ibacm-unix.sock" ] && [ -S "$dir/acmd.ctl" ] && break
@@ -40,5 +41,12 @@ ctl resolve fd00:0:0:1::2b
 ctl resolve "gid:$gid"
 ctl resolve "lid:$lid"
 ctl perf
+echo
+address=$(sed -n 's/.*msg="serving metrics".* address=//p' "$dir/log")
+echo "For Prometheus, on http://$address/metrics:"
+exec 3<>"/dev/tcp/${address%:*}/${address##*:}"
+printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
+grep -E '^acmd_(service_|sa_requests_sent)' <&3
+exec 3>&-
 echo
 echo "All five answered; the SA was asked once for the address forms and the GID, once for the LID."

@@ -95,6 +95,9 @@ func (e *Engine) FlushPort(device string, port uint8) (n int, err error) {
 // CacheLen returns the number of paths and remembered failures.
 func (e *Engine) CacheLen() int { return e.cache.Len() }
 
+// CacheStats reads the counters of the path cache.
+func (e *Engine) CacheStats() cache.Stats { return e.cache.Stats() }
+
 func (e *Engine) dropScope(s cache.Scope) {
 	e.addrs.DropScope(s)
 	e.cache.DropScope(s)

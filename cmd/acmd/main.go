@@ -45,6 +45,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	fs.BoolVar(&o.Systemd, "systemd", false, "run under systemd: unix mode, sockets passed in, readiness told")
 	fs.StringVar(&o.Fabric, "fabric", "umad", "what moves MADs: umad, embedded[:nodes=N,...] or ibsim[:SOCKNAME,node=ID]")
 	fs.StringVar(&o.RunDir, "run-dir", config.DefaultRunDir, "`directory` of sockets, port files and the default lock file")
+	fs.StringVar(&o.Metrics, "metrics", "", "`address` that Prometheus scrapes, over metrics_addr: HOST:PORT, a unix socket's path, or off")
 	check := fs.Bool("check-config", false, "print every effective setting with its origin; fail on anything doubtful")
 	showVersion := fs.Bool("version", false, "print the version")
 	if err := fs.Parse(args); err != nil {

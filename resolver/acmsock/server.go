@@ -128,6 +128,15 @@ func (s *Server) Close() error {
 	return nil
 }
 
+// Totals are the seven counters of the whole service, as PERF_QUERY gives them.
+func (s *Server) Totals() resolver.Counters {
+	c, own := s.r.Totals(), s.doorCounters()
+	for i, n := range own {
+		c[i] += n
+	}
+	return c
+}
+
 // doorCounters is what PERF_QUERY totals must have on top of the engine's:
 // RESOLVE requests that it never saw.
 func (s *Server) doorCounters() (c resolver.Counters) {

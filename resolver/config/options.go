@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,6 +61,7 @@ var options = []option{
 	number("max_user_clients", 0, 1<<20, func(s *Settings) *int { return &s.MaxUserClients }),
 	millis("poll_interval", 10, func(s *Settings) *time.Duration { return &s.PollInterval }),
 	number("sa_max_rate", 0, 10_000_000, func(s *Settings) *int { return &s.SAMaxRate }),
+	address("metrics_addr", func(s *Settings) *string { return &s.MetricsAddr }),
 }
 
 var optionIndex = func() map[string]*option {
@@ -211,6 +214,42 @@ func minutes(name string, at func(*Settings) *time.Duration, forever bool) optio
 			return strconv.FormatInt(int64(*at(s)/time.Minute), 10)
 		}}
 }
+
+// address reads where to listen: off, HOST:PORT or an absolute path. HOST may be
+// empty for every address of the machine; PORT is a number.
+func address(name string, at func(*Settings) *string) option {
+	return option{name,
+		func(s *Settings, v string) error {
+			switch host, port, err := net.SplitHostPort(v); {
+			case strings.EqualFold(v, "off"):
+				v = ""
+			case filepath.IsAbs(v):
+				if len(v) > maxSocketPath {
+					return fmt.Errorf("%q is longer than a socket's path can be (%d bytes)", v, maxSocketPath)
+				}
+			case err != nil:
+				return fmt.Errorf("%q is none of off, HOST:PORT, an absolute path", v)
+			default:
+				if _, err := parseInt(port, 0, 65535); err != nil {
+					return fmt.Errorf("port of %q: %w", v, err)
+				}
+				if strings.ContainsAny(host, "/") {
+					return fmt.Errorf("%q is no host", host)
+				}
+			}
+			*at(s) = v
+			return nil
+		},
+		func(s *Settings) string {
+			if *at(s) == "" {
+				return "off"
+			}
+			return *at(s)
+		}}
+}
+
+// maxSocketPath is what fits into sun_path with its NUL (unix(7)).
+const maxSocketPath = 107
 
 // truth reads true, yes or a number, and their opposites.
 func truth(name string, at func(*Settings) *bool) option {

@@ -96,6 +96,7 @@ type Settings struct {
 	MaxUserClients  int           // those of one user on the unix socket; 0: no bound
 	PollInterval    time.Duration // how often devices and links are looked at (file: ms)
 	SAMaxRate       int           // SA requests per second of the node; 0: no limit
+	MetricsAddr     string        // where Prometheus scrapes: HOST:PORT or the path of a unix socket; "": off
 
 	origins map[string]Origin // by option name; absent: default
 	sources []string          // what AddrProt may name

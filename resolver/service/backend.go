@@ -73,7 +73,7 @@ func (d *Daemon) Reload() (warnings []string, err error) {
 	d.reloading.Lock()
 	defer d.reloading.Unlock()
 	old := d.settings.Load()
-	s, problems, err := config.Load(d.opts.OptionsFile, d.opts.env(d.activated))
+	s, problems, err := d.opts.load(d.activated)
 	if err != nil {
 		d.log.Error("reload: options stay as they were", "err", err)
 		return nil, err
@@ -156,5 +156,6 @@ func (d *Daemon) State() any {
 		"acm":       d.acm.Stats(),
 		"groups":    groups,
 		"clients":   d.door.Stats(),
+		"metrics":   d.metrics.state(),
 	}
 }

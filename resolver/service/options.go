@@ -24,6 +24,7 @@ type Options struct {
 	RunDir      string // --run-dir; "": /run
 	Fabric      string // --fabric: umad, embedded[:...] or ibsim[:...]
 	Systemd     bool   // --systemd
+	Metrics     string // --metrics: overrides metrics_addr; "": as the file says
 	Version     string
 
 	Getenv func(string) string // os.Getenv
@@ -62,6 +63,15 @@ func (o *Options) env(activated bool) config.Env {
 		RunDir: o.RunDir, Sources: sources, Providers: []string{resolver.DefaultProviderName},
 		Systemd: o.Systemd, Activated: activated,
 	}
+}
+
+// load reads the options file and puts the command line's values over it.
+func (o *Options) load(activated bool) (*config.Settings, []config.Problem, error) {
+	s, problems, err := config.Load(o.OptionsFile, o.env(activated))
+	if err == nil && o.Metrics != "" {
+		err = s.SetFlag("metrics_addr", o.Metrics)
+	}
+	return s, problems, err
 }
 
 // fabricView is a transport together with what it says about the host.

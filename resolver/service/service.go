@@ -49,6 +49,7 @@ type Daemon struct {
 	preload *preload.Source
 	engine  *resolver.Engine
 	door    *acmsock.Server
+	metrics metricsDoor
 
 	reloading sync.Mutex
 	undo      []func() error // what Stop does, last first
@@ -69,7 +70,7 @@ func Start(o Options) (d *Daemon, err error) {
 		return d, err
 	}
 	d.activated = len(passed.Streams) > 0
-	settings, problems, err := config.Load(o.OptionsFile, o.env(d.activated))
+	settings, problems, err := o.load(d.activated)
 	if err != nil {
 		return d, err
 	}
@@ -196,6 +197,7 @@ func (d *Daemon) startDoors(s *config.Settings, passed []int) (err error) {
 	}
 	d.onStop(ctl.Close)
 	d.door.Start()
+	d.startMetrics(s)
 	if err = tellParent(d.opts.Getenv); err != nil {
 		return err
 	}
@@ -319,7 +321,7 @@ func CheckConfig(o Options, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	settings, problems, err := config.Load(o.OptionsFile, o.env(len(passed.Streams) > 0))
+	settings, problems, err := o.load(len(passed.Streams) > 0)
 	if err != nil {
 		return err
 	}

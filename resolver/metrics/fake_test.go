@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package metrics
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"acmd/mad"
+	"acmd/resolver"
+	"acmd/resolver/acmp"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fixed is a source that always says the same.
+type fixed struct{ s *Snapshot }
+
+func (f fixed) Snapshot() *Snapshot { return f.s }
+
+// number fills every field of a structure of plain numbers with a value of its
+// own, counting from first, so that a page with two of them exchanged differs.
+func number(first int, structs ...any) {
+	for _, s := range structs {
+		v := reflect.ValueOf(s).Elem()
+		for i := range v.NumField() {
+			switch f := v.Field(i); f.Kind() {
+			case reflect.Uint64:
+				f.SetUint(uint64(first))
+			case reflect.Int, reflect.Int64:
+				f.SetInt(int64(first))
+			default:
+				continue
+			}
+			first++
+		}
+	}
+}
+
+// synthetic is a host with two ports and a busy day behind it.
+func synthetic() *Snapshot {
+	s := &Snapshot{
+		Version: "1.2.3", GoVersion: "go1.26", Started: time.Unix(1_700_000_000, 0),
+		Service: resolver.Counters{1, 2, 3, 4, 5, 6, 7},
+		Endpoints: []Endpoint{
+			{"mlx5_0", 1, "0xffff", "ibacmp", "0x0002c903000e0b72", resolver.Counters{11, 12, 13, 14, 15, 16, 17}},
+			{"mlx5_0", 1, "0x8012", "ibacmp", "0x0002c903000e0b72", resolver.Counters{21, 22, 23, 24, 25, 26, 27}},
+			{"mlx5_1", 2, "0xffff", "ibacmp", "0x0002c903000e0b74", resolver.Counters{31, 32, 33, 34, 35, 36, 1 << 60}},
+		},
+		Requests: []Count{
+			{[]string{"unix", "resolve"}, 1001}, {[]string{"tcp", "resolve"}, 1002}, {[]string{"netlink", "resolve"}, 1003},
+			{[]string{"unix", "perf"}, 1004},
+		},
+		Responses: []Count{{[]string{"unix", "success"}, 1011}, {[]string{"unix", "no_data"}, 1012}},
+		RequestDuration: []Latency{
+			{[]string{"kernel"}, steps(-88, 104, 3)},
+			{[]string{"daemon"}, Histogram{Buckets: make([]uint64, 104), First: -88}},
+		},
+		StepDuration: []Latency{{[]string{"address"}, steps(-88, 104, 5)}, {[]string{"route"}, steps(-88, 104, 7)}},
+		SADuration:   []Latency{{nil, steps(-88, 104, 11)}},
+		Ports:        []Port{{Device: "mlx5_0", Port: 1}, {Device: "mlx5_1", Port: 2}},
+		Groups: []acmp.GroupStatus{
+			{Device: "mlx5_0", Port: 1, PKey: mad.DefaultPKey, Joined: true},
+			{Device: "mlx5_0", Port: 1, PKey: mad.DefaultPKey},
+			{Device: "mlx5_1", Port: 2, PKey: 0x8012},
+		},
+	}
+	number(101, &s.Clients)
+	s.Clients.Rejected = []Count{{[]string{"clients"}, 121}, {[]string{"user"}, 122}}
+	s.Clients.Closed = []Count{{[]string{"client"}, 131}}
+	s.Clients.Faults = []Count{{[]string{"version"}, 141}}
+	number(201, &s.Engine)
+	number(301, &s.Cache)
+	number(401, &s.Ports[0].SA)
+	number(501, &s.Ports[1].SA)
+	number(601, &s.ACM)
+	s.ACM.Refused = map[string]uint64{"stray": 621, "rate": 622}
+	return s
+}
+
+// steps is a histogram with something in every n-th bucket.
+func steps(first, buckets, n int) Histogram {
+	h := Histogram{Buckets: make([]uint64, buckets), First: first, Sum: 1.5}
+	for i := 0; i < buckets; i += n {
+		h.Buckets[i] = uint64(i + 1)
+	}
+	return h
+}

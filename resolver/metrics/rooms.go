@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package metrics
+
+import (
+	"acmd/cache"
+	"acmd/resolver"
+	"acmd/resolver/acmp"
+)
+
+// What the rooms of the house count beside the seven counters.
+
+var clientMetrics = []family[Clients]{
+	gauge("clients", "Client connections now.", func(c *Clients) int64 { return c.Open }),
+	gauge("clients_pending_requests", "Requests of clients that wait for a lookup now.", func(c *Clients) int64 { return c.Pending }),
+	counter("clients_accepted_total", "Client connections accepted.", func(c *Clients) uint64 { return c.Accepted }),
+	counter("clients_accept_pauses_total", "Times that accepting had to pause.", func(c *Clients) uint64 { return c.Paused }),
+	counter("client_received_bytes_total", "Bytes of requests.", func(c *Clients) uint64 { return c.BytesIn }),
+	counter("client_sent_bytes_total", "Bytes of replies.", func(c *Clients) uint64 { return c.BytesOut }),
+	counter("client_malformed_requests_total", "Resolve requests whose body is not valid.", func(c *Clients) uint64 { return c.Malformed }),
+	counter("client_refused_requests_total", "Requests refused because too many wait.", func(c *Clients) uint64 { return c.Refused }),
+	counter("client_superseded_requests_total", "Requests with transaction id 0 that another one replaced.", func(c *Clients) uint64 { return c.Superseded }),
+}
+
+var (
+	clientsRejected = desc("clients_rejected_total", "Client connections closed as soon as they came, by reason.", "reason")
+	clientsClosed   = desc("clients_closed_total", "Client connections that ended, by reason.", "reason")
+	clientFaults    = desc("client_faults_total", "Messages with a header that is not valid, by reason.", "reason")
+)
+
+var engineMetrics = []family[resolver.Stats]{
+	gauge("flights", "Lookups under way.", func(s *resolver.Stats) int64 { return int64(s.Flights) }),
+	gauge("flight_waiters", "Requests that wait for them.", func(s *resolver.Stats) int64 { return int64(s.Waiters) }),
+	counter("flights_started_total", "Lookups started.", func(s *resolver.Stats) uint64 { return s.Started }),
+	counter("flights_joined_total", "Requests that joined a lookup of others.", func(s *resolver.Stats) uint64 { return s.Joined }),
+	counter("flights_refused_total", "Requests refused because too many lookups or waiters are there.", func(s *resolver.Stats) uint64 { return s.Refused }),
+	counter("flights_voided_total", "Results thrown away because something was invalidated meanwhile.", func(s *resolver.Stats) uint64 { return s.Voided }),
+	counter("late_requests_total", "Requests whose time was over before their lookup ended.", func(s *resolver.Stats) uint64 { return s.LateWaiters }),
+	counter("sa_route_questions_total", "Questions for a path to a known address.", func(s *resolver.Stats) uint64 { return s.RouteAsks }),
+	counter("sa_coalesced_total", "Questions for a path that joined the query of another.", func(s *resolver.Stats) uint64 { return s.RouteShared }),
+	counter("cache_refreshes_total", "Lookups behind a hit.", func(s *resolver.Stats) uint64 { return s.Refreshes }),
+	counter("cache_refreshes_dropped_total", "Lookups behind a hit that were due but over the rate.", func(s *resolver.Stats) uint64 { return s.RefreshDropped }),
+	counter("cache_negative_total", "Failures remembered.", func(s *resolver.Stats) uint64 { return s.Negative }),
+	counter("source_questions_total", "Questions to the host's routing for a source address.", func(s *resolver.Stats) uint64 { return s.SourceAsks }),
+}
+
+var cacheMetrics = []family[cache.Stats]{
+	gauge("cache_entries", "Paths and remembered failures in the cache.", func(s *cache.Stats) int64 { return int64(s.Entries) }),
+	gauge("cache_capacity", "Most entries that the cache holds.", func(s *cache.Stats) int64 { return int64(s.Capacity) }),
+	counter("cache_puts_total", "Entries published.", func(s *cache.Stats) uint64 { return s.Puts }),
+	counter("cache_puts_overtaken_total", "Entries not published because what they say was invalidated meanwhile.", func(s *cache.Stats) uint64 { return s.Rejected }),
+	counter("cache_evictions_total", "Entries that made room for others.", func(s *cache.Stats) uint64 { return s.Evicted }),
+	counter("cache_expirations_total", "Entries whose life was over.", func(s *cache.Stats) uint64 { return s.Expired }),
+	counter("cache_invalidations_total", "Entries dropped because an event or an order made them void.", func(s *cache.Stats) uint64 { return s.Dropped }),
+}
+
+var portMetrics = []family[Port]{
+	gauge("sa_inflight", "SA queries under way.", func(p *Port) int64 { return int64(p.SA.Outstanding) }, atPort...),
+	gauge("sa_window", "Most SA queries at a time; it follows how the SA answers.", func(p *Port) int64 { return int64(p.SA.Window) }, atPort...),
+	gauge("sa_queued", "SA queries that wait for the window.", func(p *Port) int64 { return int64(p.SA.Queued) }, atPort...),
+	counter("sa_queries_total", "SA queries.", func(p *Port) uint64 { return p.SA.Queries }, atPort...),
+	counter("sa_answers_total", "SA queries that the SA answered, whatever it said.", func(p *Port) uint64 { return p.SA.Answers }, atPort...),
+	counter("sa_failures_total", "SA queries that ended without a record.", func(p *Port) uint64 { return p.SA.Failures }, atPort...),
+	counter("sa_refused_total", "SA queries refused because too many wait.", func(p *Port) uint64 { return p.SA.Refused }, atPort...),
+	counter("sa_retries_total", "Tries after the first of a query.", func(p *Port) uint64 { return p.SA.Retries }, atPort...),
+	counter("sa_timeouts_total", "Tries without an answer.", func(p *Port) uint64 { return p.SA.Timeouts }, atPort...),
+	counter("sa_requests_sent_total", "SA requests sent, retries included.", func(p *Port) uint64 { return p.SA.Sent }, atPort...),
+	counter("mad_datagrams_sent_total", "Packets sent to others than the SA.", func(p *Port) uint64 { return p.SA.Datagrams }, atPort...),
+	counter("mad_send_errors_total", "Packets that the transport refused.", func(p *Port) uint64 { return p.SA.SendErrors }, atPort...),
+	counter("mad_receive_errors_total", "Passing faults of receive.", func(p *Port) uint64 { return p.SA.RecvErrors }, atPort...),
+	counter("port_suspicions_total", "Times that unanswered traffic made the service look at the port again.", func(p *Port) uint64 { return p.SA.Suspects }, atPort...),
+}
+
+var acmMetrics = []family[acmp.Stats]{
+	counter("acm_lookups_total", "Addresses asked for by multicast.", func(s *acmp.Stats) uint64 { return s.Lookups }),
+	counter("acm_requests_sent_total", "Multicast requests sent, retries included.", func(s *acmp.Stats) uint64 { return s.Requests }),
+	counter("acm_responses_received_total", "Answers of other nodes.", func(s *acmp.Stats) uint64 { return s.Responses }),
+	counter("acm_found_total", "Addresses found by answer or by overhearing.", func(s *acmp.Stats) uint64 { return s.Found }),
+	counter("acm_timeouts_total", "Addresses that nobody answered for.", func(s *acmp.Stats) uint64 { return s.Timeouts }),
+	counter("acm_overload_total", "Addresses not asked for because too many are under way.", func(s *acmp.Stats) uint64 { return s.Overload }),
+	counter("acm_requests_received_total", "Requests of other nodes.", func(s *acmp.Stats) uint64 { return s.Heard }),
+	counter("acm_responses_sent_total", "Answers to other nodes.", func(s *acmp.Stats) uint64 { return s.Answered }),
+	counter("acm_joins_total", "Joins of multicast groups sent to the SA.", func(s *acmp.Stats) uint64 { return s.Joins }),
+	counter("acm_join_failures_total", "Joins that did not work.", func(s *acmp.Stats) uint64 { return s.JoinErrors }),
+}
+
+var acmRefused = desc("acm_refused_total", "Received ACM packets that led to nothing, by reason.", "reason")
+
+var (
+	saResponses = desc("sa_responses_total", "Packets of the SA that answer a query, by what they say.", "device", "port", "status")
+	madDropped  = desc("mad_dropped_total", "Received packets that led to nothing, by reason.", "device", "port", "reason")
+)
+
+func responsesOf(p *Port) []Count {
+	return []Count{
+		{[]string{"ok"}, p.SA.OK}, {[]string{"no_records"}, p.SA.NoRecords}, {[]string{"error"}, p.SA.Errors},
+		{[]string{"busy"}, p.SA.Busy}, {[]string{"no_sa"}, p.SA.NoSA},
+	}
+}
+
+func droppedOf(p *Port) []Count {
+	return []Count{
+		{[]string{"mismatched"}, p.SA.Mismatched}, {[]string{"stray"}, p.SA.Stray},
+		{[]string{"malformed"}, p.SA.Malformed}, {[]string{"unhandled"}, p.SA.Unhandled},
+	}
+}

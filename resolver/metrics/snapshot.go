@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package metrics
+
+import (
+	"time"
+
+	"acmd/cache"
+	"acmd/resolver"
+	"acmd/resolver/acmp"
+	"acmd/resolver/sa"
+)
+
+// Source is where the figures come from. Snapshot is called once for each scrape,
+// by several goroutines at a time; it must not wait for the fabric. The result is
+// the caller's.
+type Source interface {
+	Snapshot() *Snapshot
+}
+
+// Snapshot is what one scrape shows. Counters only grow; they are read one by one,
+// not at one moment. Lists that are empty have no series.
+type Snapshot struct {
+	Version   string    // of acmd
+	GoVersion string    // as runtime.Version gives it
+	Started   time.Time // when the service came up
+
+	Service   resolver.Counters // as PERF_QUERY gives them
+	Endpoints []Endpoint
+	Requests  []Count // labels: transport, op
+	Responses []Count // labels: transport, status
+
+	RequestDuration []Latency // label: source
+	StepDuration    []Latency // label: step
+	SADuration      []Latency // no label
+
+	Clients Clients
+	Engine  resolver.Stats
+	Cache   cache.Stats
+	Ports   []Port
+	ACM     acmp.Stats
+	Groups  []acmp.GroupStatus
+}
+
+// Endpoint is one endpoint and its seven counters.
+type Endpoint struct {
+	Device   string
+	Port     uint8
+	PKey     string // "0xffff"
+	Provider string
+	GUID     string // of the port, 16 hexadecimal digits behind 0x
+	resolver.Counters
+}
+
+// Port has the SA client of one port.
+type Port struct {
+	Device string
+	Port   uint8
+	SA     sa.Stats
+}
+
+// Clients is what the client socket counts.
+type Clients struct {
+	Open, Pending     int64 // connections; requests in the engine
+	Accepted          uint64
+	BytesIn, BytesOut uint64
+	Malformed         uint64  // resolve requests that the parser refused
+	Refused           uint64  // requests refused because too many wait
+	Superseded        uint64  // requests with id 0 that another one replaced
+	Paused            uint64  // times that accepting had to pause
+	Rejected          []Count // connections; label: reason
+	Closed            []Count // connections; label: reason
+	Faults            []Count // headers that frame nothing; label: reason
+}
+
+// Count is a counter with the values of its labels.
+type Count struct {
+	Labels []string
+	N      uint64
+}
+
+// Latency is a histogram of durations with the values of its labels.
+type Latency struct {
+	Labels []string
+	Histogram
+}

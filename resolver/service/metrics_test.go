@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package service
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"acmd/mad/fabric"
+	"acmd/mad/transport"
+	"acmd/resolver/acmsock"
+)
+
+// startEmbedded runs a daemon on an embedded fabric of 16 nodes, with its metrics
+// on a port that the kernel chooses unless opts say otherwise.
+func startEmbedded(t *testing.T, metrics string, opts ...string) (d *Daemon, f *fabric.Fabric) {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "opts")
+	opts = append(opts, "log_file "+filepath.Join(dir, "log"))
+	if err := os.WriteFile(file, []byte(strings.Join(opts, "\n")+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d, err := Start(Options{
+		OptionsFile: file, AddressFile: filepath.Join(dir, "addr"), RunDir: dir, Fabric: "embedded:nodes=16",
+		Metrics: metrics, Version: "test", Getenv: func(string) string { return "" },
+		Observe: func(of transport.Fabric) { f = of.(*fabric.Fabric) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Stop(); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	})
+	return d, f
+}
+
+// scrape returns the page.
+func scrape(t *testing.T, d *Daemon) string {
+	t.Helper()
+	c := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := c.Get("http://" + d.metrics.address + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != 200 {
+		t.Fatal(resp.Status, err)
+	}
+	return string(b)
+}
+
+// value finds a series, which begins with what is given, and its value.
+func value(t *testing.T, page, series string) uint64 {
+	t.Helper()
+	m := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(series) + ` ([0-9.e+]+)$`).FindStringSubmatch(page)
+	if m == nil {
+		t.Fatalf("%s is not on the page:\n%s", series, page)
+	}
+	v, err := strconv.ParseFloat(m[1], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uint64(v)
+}
+
+var sevenNames = []string{"errors", "resolves", "nodata", "addr_queries", "addr_cache_hits", "route_queries", "route_cache_hits"}
+
+// The seven counters on the page are those of PERF_QUERY, in total and by
+// endpoint, after hits, misses and failures of all kinds.
+func TestMetricsEqualPerf(t *testing.T) {
+	d, _ := startEmbedded(t, "127.0.0.1:0", "request_timeout 300")
+	ctx := t.Context()
+	dial := acmsock.Dialer{RunDir: d.opts.RunDir}
+	c, err := dial.Dial(ctx, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	src := fabric.IPv4(0, 1)
+	for node := range 18 { // 16 and 17 do not exist
+		for range 3 {
+			_, _ = c.ResolveIP(ctx, src, fabric.IPv4(node, 1), node%2 == 0)
+		}
+	}
+	// A body that the door refuses: it never reaches the engine.
+	if _, err := c.RoundTrip(ctx, acmsock.AppendResolve(nil, 77)); err != nil {
+		t.Fatal(err)
+	}
+	perf := func(index uint8) []uint64 {
+		t.Helper()
+		row, err := c.Perf(ctx, index)
+		if err != nil || len(row) != len(sevenNames) {
+			t.Fatal(row, err)
+		}
+		return row
+	}
+	// Misses go on behind their answers: compare when nothing moves.
+	settled := func() (total []uint64) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+			total = perf(0)
+			if st := d.engine.Stats(); st.Flights == 0 && fmt.Sprint(perf(0)) == fmt.Sprint(total) {
+				return total
+			}
+			if time.Now().After(end) {
+				t.Fatal("lookups do not end")
+			}
+		}
+	}
+	total := settled()
+	page := scrape(t, d)
+	endpoint := perf(1)
+	for i, name := range sevenNames {
+		if got := value(t, page, "acmd_service_"+name+"_total"); got != total[i] {
+			t.Errorf("service %s: %d on the page, %d by PERF_QUERY", name, got, total[i])
+		}
+		series := fmt.Sprintf(`acmd_endpoint_%s_total{device="%s",pkey="0xffff",port="1"}`, name, d.engine.Endpoints()[0].Device)
+		if got := value(t, page, series); got != endpoint[i] {
+			t.Errorf("endpoint %s: %d on the page, %d by PERF_QUERY", name, got, endpoint[i])
+		}
+	}
+	if total[0] == 0 || total[1] < 54 || total[2] == 0 || total[6] == 0 {
+		t.Errorf("the test did not make all kinds of answers: %v", total)
+	}
+}
+
+// A scrape sends nothing, and takes less than 10 ms when the machine has the time
+// (the fastest of some).
+func TestScrapeIsQuiet(t *testing.T) {
+	d, f := startEmbedded(t, "127.0.0.1:0", "poll_interval 3600000")
+	scrape(t, d)
+	before := f.Stats()
+	fastest := time.Hour
+	for range 50 {
+		start := time.Now()
+		scrape(t, d)
+		fastest = min(fastest, time.Since(start))
+	}
+	if after := f.Stats(); after.Sent != before.Sent {
+		t.Errorf("%d MADs sent by 50 scrapes", after.Sent-before.Sent)
+	}
+	if fastest >= 10*time.Millisecond {
+		t.Errorf("the fastest of 50 scrapes took %v", fastest)
+	}
+	t.Logf("fastest scrape: %v", fastest)
+}
+
+// Off by default; the flag wins over the file; an address that is taken costs the
+// metrics and nothing else.
+func TestMetricsAddress(t *testing.T) {
+	d, _ := startEmbedded(t, "")
+	if st := d.metrics.state(); st["address"] != "off" || len(st) != 1 {
+		t.Error(st)
+	}
+	d, _ = startEmbedded(t, "off", "metrics_addr 127.0.0.1:0")
+	if st := d.metrics.state(); st["address"] != "off" {
+		t.Error(st)
+	}
+	if w, err := d.Reload(); err != nil || len(w) != 0 {
+		t.Errorf("the flag holds over a reload: %v, %v", w, err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	d, _ = startEmbedded(t, "", "metrics_addr "+ln.Addr().String())
+	if st := d.metrics.state(); !strings.Contains(st["error"], "address already in use") {
+		t.Error(st)
+	}
+	dial := acmsock.Dialer{RunDir: d.opts.RunDir}
+	c, err := dial.Dial(context.Background(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	if _, err := Start(Options{RunDir: t.TempDir(), Metrics: "nowhere", Getenv: func(string) string { return "" }}); err == nil || !strings.Contains(err.Error(), `"nowhere" is none of off, HOST:PORT, an absolute path`) {
+		t.Error(err)
+	}
+}
