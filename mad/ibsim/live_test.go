@@ -38,6 +38,7 @@ func harness(f *peer.Fabric, cfg ibsim.Config) madtest.Harness {
 		},
 		Unreachable: f.FreeLID(),
 		Poisoned:    true,
+		Pollable:    true,
 		Reports:     cfg.ISSM || cfg.QP > 1,
 		ReportQPN:   cfg.QP,
 	}

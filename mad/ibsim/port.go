@@ -69,7 +69,7 @@ type Port struct {
 	out sendBatch // Send's
 }
 
-var _ transport.Port = (*Port)(nil)
+var _ transport.Pollable = (*Port)(nil)
 
 const shutBit = 1 << 31
 
@@ -209,9 +209,17 @@ func (p *Port) wasWoken() bool {
 	return true
 }
 
+// PollFD is the simulator's socket.
+func (p *Port) PollFD() int { return p.data }
+
 // Send hands slots to the simulator, up to 32 in one system call. It waits a
 // little for room; [unix.EAGAIN] then means that the simulator does not read.
-func (p *Port) Send(slots []*ring.Slot) (int, error) {
+func (p *Port) Send(slots []*ring.Slot) (int, error) { return p.send(slots, true) }
+
+// TrySend is Send without the wait.
+func (p *Port) TrySend(slots []*ring.Slot) (int, error) { return p.send(slots, false) }
+
+func (p *Port) send(slots []*ring.Slot, wait bool) (int, error) {
 	if err := p.enter(); err != nil {
 		return 0, err
 	}
@@ -221,7 +229,7 @@ func (p *Port) Send(slots []*ring.Slot) (int, error) {
 		n, err := p.out.send(p.data, slots[sent:], p.sqp)
 		sent += n
 		p.fabric.stats.sent.Add(uint64(n))
-		if err == unix.EAGAIN {
+		if err == unix.EAGAIN && wait {
 			err = p.waitRoom()
 		}
 		if err != nil {

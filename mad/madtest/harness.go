@@ -38,6 +38,9 @@ type Harness struct {
 	// multicast group is created. It needs Caps.Reports of the port.
 	Reports bool
 
+	// Pollable says that the ports are [transport.Pollable].
+	Pollable bool
+
 	// ReportQPN is the queue pair that the port sends from and receives Reports
 	// at, 0 for QP1.
 	ReportQPN mad.QPN
@@ -69,6 +72,9 @@ func TestTransport(t *testing.T, h Harness) {
 	}
 	if h.Unreachable != 0 {
 		cases = append(cases, kase{"Undeliverable", testUndeliverable})
+	}
+	if h.Pollable {
+		cases = append(cases, kase{"Pollable", testPollable})
 	}
 	if h.Reports {
 		cases = append(cases, kase{"Reports", testReports})

@@ -166,3 +166,14 @@ type Port interface {
 	// are out stay valid until released.
 	Close() error
 }
+
+// Pollable is a Port that an event loop can serve beside its other descriptors,
+// without a goroutine that waits in Recv.
+type Pollable interface {
+	Port
+	// PollFD is a descriptor that is readable while Recv would not wait. It is
+	// the port's: it goes away with Close, and is not to be read from.
+	PollFD() int
+	// TrySend is Send without waiting for room: it fails with EAGAIN instead.
+	TrySend(slots []*ring.Slot) (n int, err error)
+}

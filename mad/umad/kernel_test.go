@@ -33,7 +33,7 @@ func TestKernelSoftibConformance(t *testing.T) {
 			}
 			return f, labDevice, 1
 		},
-		Unreachable: nobodysLID, Poisoned: true, Reports: true,
+		Unreachable: nobodysLID, Poisoned: true, Pollable: true, Reports: true,
 	})
 }
 

@@ -24,6 +24,7 @@ type Port struct {
 	fabric   *Fabric
 	name     string
 	file     *os.File
+	fd       int // file's
 	conn     syscall.RawConn
 	dev      device
 	ring     *ring.Ring
@@ -41,7 +42,7 @@ type Port struct {
 	tx txState
 }
 
-var _ transport.Port = (*Port)(nil)
+var _ transport.Pollable = (*Port)(nil)
 
 // txState belongs to the one goroutine in Send. call is kept so that a batch does
 // not allocate a closure.
@@ -61,7 +62,7 @@ func newPort(f *Fabric, name string, fd int, dev device) (*Port, error) {
 		unix.Close(fd)
 		return nil, err
 	}
-	p := &Port{fabric: f, name: name, ring: r, dev: dev}
+	p := &Port{fabric: f, name: name, ring: r, dev: dev, fd: fd}
 	p.caps.Multicast, p.caps.QPN, p.caps.Timers = true, mad.QP1, true
 	p.tx.call = func(fd uintptr) { p.tx.n, p.tx.err = p.dev.writev(int(fd), p.tx.batch) }
 	p.rx.poll = func(fd uintptr) bool { p.rx.n, p.rx.err = p.readv(int(fd)); return p.rx.err != unix.EAGAIN }
@@ -91,6 +92,13 @@ func (p *Port) JoinQP(mad.GID, mad.LID) error { return nil }
 
 // LeaveQP implements [transport.Port].
 func (p *Port) LeaveQP(mad.GID, mad.LID) error { return nil }
+
+// PollFD implements [transport.Pollable].
+func (p *Port) PollFD() int { return p.fd }
+
+// TrySend implements [transport.Pollable]: the kernel queues what it takes, no
+// write waits.
+func (p *Port) TrySend(slots []*ring.Slot) (int, error) { return p.Send(slots) }
 
 // Send implements [transport.Port]. The agent is chosen by the MAD's class. A
 // frame that the kernel refuses behind good ones ends its batch; the error is the

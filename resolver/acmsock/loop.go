@@ -37,6 +37,7 @@ const (
 const (
 	markMailbox  = -1
 	markListener = -2
+	markPort     = -3
 )
 
 // loop serves its connections. Everything in it belongs to the goroutine of
@@ -63,6 +64,12 @@ type loop struct {
 
 	base   time.Time
 	timers [numTimers]timerList
+
+	portList *[]Port // the server's list that ports was made from
+	ports    []driven
+	driving  int   // of them the loop has
+	dense    bool  // misses follow each other closely
+	lastMiss int64 // clock
 
 	// Scratch of the connection in hand.
 	in, out  []byte
@@ -122,6 +129,9 @@ func (l *loop) clock() int64 { return int64(time.Since(l.base)) }
 func (l *loop) main() {
 	defer close(l.done)
 	for {
+		if l.box.poked.Swap(false) || l.driving > 0 || l.dense {
+			l.drive()
+		}
 		if l.box.full.Load() {
 			l.mail()
 		}
@@ -147,7 +157,7 @@ func (l *loop) wait() int {
 	}
 	timeout := l.timeout()
 	l.box.sleeping.Store(true)
-	if l.box.full.Load() {
+	if l.box.full.Load() || l.box.poked.Load() {
 		timeout = 0
 	}
 	n, err := unix.EpollWait(l.ep, l.events[:], timeout)
@@ -164,6 +174,11 @@ func (l *loop) timeout() int {
 	end := l.paused
 	for i := range l.timers {
 		end = l.timers[i].next(end)
+	}
+	for i := range l.ports {
+		if d := &l.ports[i]; d.mine && (end == 0 || d.next < end) {
+			end = d.next
+		}
 	}
 	if end == 0 {
 		return -1
@@ -206,6 +221,9 @@ func (l *loop) event(ev *unix.EpollEvent) {
 		return // looked at in every turn
 	case markListener:
 		l.acceptFrom(int(ev.Fd))
+		return
+	case markPort:
+		l.portReadable(int(ev.Fd))
 		return
 	}
 	c := l.conns[ev.Fd]
@@ -321,6 +339,9 @@ func (l *loop) lastRead(c *conn) {
 
 // end closes everything that is left.
 func (l *loop) end() {
+	for i := range l.ports {
+		l.giveBack(&l.ports[i])
+	}
 	l.closeListeners()
 	for _, c := range l.conns {
 		if c != nil {

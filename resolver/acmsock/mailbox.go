@@ -47,6 +47,7 @@ type mailbox struct {
 	efd      int
 	full     atomic.Bool // something is in it
 	sleeping atomic.Bool // the loop is about to wait, or waits
+	poked    atomic.Bool // a port of the loop has something to do
 
 	mu     sync.Mutex
 	items  []completion
@@ -96,6 +97,19 @@ func (m *mailbox) hand(h handoff) bool {
 	m.fds = append(m.fds, h)
 	m.wake()
 	return true
+}
+
+// poke makes the loop look at its ports.
+func (m *mailbox) poke() {
+	m.poked.Store(true)
+	if !m.sleeping.Load() {
+		return // it looks before it sleeps
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.closed {
+		m.wake()
+	}
 }
 
 func (m *mailbox) order(o order) {

@@ -282,6 +282,7 @@ func (l *loop) resolve(c *conn, msg []byte) {
 		s.sa = q.Kind == resolver.AskSA
 		c.waiting++
 		l.srv.pending.Add(1)
+		l.missed()
 		r.Resolve(q, seq, c)
 	}
 }

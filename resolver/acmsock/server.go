@@ -24,6 +24,7 @@ type Server struct {
 	addr []net.Addr
 
 	loops   []*loop
+	ports   atomic.Pointer[[]Port] // that the first loop may drive
 	open    atomic.Int64
 	pending atomic.Int64
 	users   users

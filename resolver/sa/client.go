@@ -47,27 +47,33 @@ type Client struct {
 
 	count counters
 
+	poll  transport.Pollable // the port, if a loop can have the turns
+	owner atomic.Int32       // who has them
+	wake  atomic.Pointer[func()]
+	back  chan struct{} // the loop is done
+
 	// The rest belongs to the owner goroutine.
 	rnd      *rand.Rand
-	now      int64                // clock at the start of this turn
-	cur      *transport.PortInfo  // the info in force
-	pkey     uint16               // its P_Key index towards the SA
-	byTID    map[uint32]*flight   // flights on the wire or delayed
-	queue    list                 // not yet in the window
-	retry    list                 // in the window, next try due
-	timers   timerHeap            //
-	limit    *rateLimit           //
-	window   int                  // flights that may be in progress
-	seated   int                  // flights that are
-	shrunk   int64                // when the window was last halved
-	answered int64                // when the SA answered last
-	inARow   int                  // time-outs since the last answer
-	hold     int64                // no SA sends before, unless Update comes
-	suspect  int64                // Suspect is not called again before
-	in       []*ring.Slot         // receive slots, borrowed for good
-	out      []*ring.Slot         // send slots, borrowed for good
-	outWhose []*flight            // whose try out[i] is; nil for datagrams
-	nout     int                  // slots of out that wait for flush
+	now      int64               // clock at the start of this turn
+	cur      *transport.PortInfo // the info in force
+	pkey     uint16              // its P_Key index towards the SA
+	byTID    map[uint32]*flight  // flights on the wire or delayed
+	queue    list                // not yet in the window
+	retry    list                // in the window, next try due
+	timers   timerHeap           //
+	limit    *rateLimit          //
+	window   int                 // flights that may be in progress
+	seated   int                 // flights that are
+	shrunk   int64               // when the window was last halved
+	answered int64               // when the SA answered last
+	inARow   int                 // time-outs since the last answer
+	hold     int64               // no SA sends before, unless Update comes
+	suspect  int64               // Suspect is not called again before
+	in       []*ring.Slot        // receive slots, borrowed for good
+	out      []*ring.Slot        // send slots, borrowed for good
+	outWhose []*flight           // whose try out[i] is; nil for datagrams
+	nout     int                 // slots of out that wait for flush
+	send     func([]*ring.Slot) (int, error)
 	dead     error                // the port's end, seen while sending
 	pause    time.Duration        // after a passing fault of Recv
 	result   Result               // handed to callbacks
@@ -97,7 +103,7 @@ func Open(p transport.Port, info transport.PortInfo, cfg Config, log *slog.Logge
 		limit:  newRateLimit(cfg.MaxRate),
 		window: cfg.Depth,
 		shrunk: -1,
-		done:   make(chan struct{}), quit: make(chan struct{}),
+		done:   make(chan struct{}), quit: make(chan struct{}), back: make(chan struct{}, 1),
 		warned: make(map[string]time.Time),
 	}
 	c.flights.New = func() any { return new(flight) }
@@ -105,6 +111,7 @@ func Open(p transport.Port, info transport.PortInfo, cfg Config, log *slog.Logge
 		c.window = AutoWindow / 4
 	}
 	c.count.window.Store(int64(c.window))
+	c.poll, _ = p.(transport.Pollable)
 	c.info.Store(&info)
 	c.cur, c.pkey = &info, info.SAPKeyIndex()
 	go c.run()
@@ -195,6 +202,10 @@ func (c *Client) refuse(f *flight, err error) {
 // the owner may be asleep, and then only the first of several.
 func (c *Client) notify() {
 	c.fresh.Store(true)
+	if c.owner.Load() == ownerLoop {
+		(*c.wake.Load())()
+		return
+	}
 	if c.asleep.CompareAndSwap(true, false) {
 		c.port.Wake()
 	}

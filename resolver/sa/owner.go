@@ -21,20 +21,27 @@ func (c *Client) run() {
 	err := c.borrow()
 	for err == nil {
 		c.now = c.clock()
-		c.take()
-		c.fire()
-		c.fill()
-		c.flush()
+		c.work(c.port.Send)
 		switch {
 		case c.stop.Load():
 			err = ErrClosed
 		case c.dead != nil:
 			err = c.dead
+		case c.lend():
 		default:
 			err = c.receive()
 		}
 	}
 	c.end(err)
+}
+
+// work takes what others brought, runs timers and sends what the window allows.
+func (c *Client) work(send func([]*ring.Slot) (int, error)) {
+	c.send = send
+	c.take()
+	c.fire()
+	c.fill()
+	c.flush()
 }
 
 // borrow takes the slots that this client works with for its whole life, so that
@@ -186,13 +193,7 @@ func (c *Client) receive() error {
 	}
 	n, err := c.port.Recv(c.in, deadline)
 	c.asleep.Store(false)
-	c.now = c.clock()
-	for _, s := range c.in[:n] {
-		c.dispatch(s)
-		if s.Long() != nil {
-			s.SetLong(nil)
-		}
-	}
+	c.received(n)
 	if err == nil {
 		c.pause = 0
 		return nil
@@ -201,6 +202,17 @@ func (c *Client) receive() error {
 		return goneError(err)
 	}
 	return c.fault(err)
+}
+
+// received handles the first n slots of in.
+func (c *Client) received(n int) {
+	c.now = c.clock()
+	for _, s := range c.in[:n] {
+		c.dispatch(s)
+		if s.Long() != nil {
+			s.SetLong(nil)
+		}
+	}
 }
 
 // fault waits after a passing error, longer each time, so that a broken device

@@ -118,7 +118,7 @@ func (c *Client) flush() {
 	rest, whose := c.out[:c.nout], c.outWhose[:c.nout]
 	c.nout = 0
 	for len(rest) > 0 && c.dead == nil {
-		n, err := c.port.Send(rest)
+		n, err := c.send(rest)
 		if n == len(rest) {
 			return
 		}

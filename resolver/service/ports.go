@@ -11,6 +11,7 @@ import (
 	"acmd/mad/transport"
 	"acmd/resolver"
 	"acmd/resolver/acmp"
+	"acmd/resolver/acmsock"
 	saclient "acmd/resolver/sa"
 )
 
@@ -24,6 +25,7 @@ type portTable struct {
 
 	mu    sync.Mutex
 	ports map[portID]*saPort
+	door  *acmsock.Server // whose loop may run the clients' turns
 }
 
 type portID struct {
@@ -52,6 +54,9 @@ func (t *portTable) open(device string, info transport.PortInfo) (resolver.SA, e
 	}
 	t.mu.Lock()
 	t.ports[s.id] = s
+	if t.door != nil && client.Pollable() {
+		t.door.Drive(client)
+	}
 	t.mu.Unlock()
 	log.Info("port is open", "caps", fmt.Sprintf("%+v", p.Caps()))
 	return s, nil
@@ -64,6 +69,18 @@ func (t *portTable) doubt() {
 	t.mu.Unlock()
 	if fn != nil {
 		fn()
+	}
+}
+
+// lend lets the clients' door run turns of the SA clients.
+func (t *portTable) lend(door *acmsock.Server) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.door = door
+	for _, s := range t.ports {
+		if s.Client.Pollable() {
+			door.Drive(s.Client)
+		}
 	}
 }
 
@@ -105,6 +122,9 @@ func (s *saPort) Close() {
 	s.table.mu.Lock()
 	if s.table.ports[s.id] == s {
 		delete(s.table.ports, s.id)
+	}
+	if door := s.table.door; door != nil {
+		door.Undrive(s.Client)
 	}
 	s.table.mu.Unlock()
 	s.EngineSA.Close()

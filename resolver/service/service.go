@@ -196,6 +196,7 @@ func (d *Daemon) startDoors(s *config.Settings, passed []int) (err error) {
 		return err
 	}
 	d.onStop(ctl.Close)
+	d.ports.lend(d.door)
 	d.door.Start()
 	d.startMetrics(s)
 	if err = tellParent(d.opts.Getenv); err != nil {

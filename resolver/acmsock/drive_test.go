@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package acmsock
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// fakePort answers what the fake resolver holds, in the loop's turns only: its
+// owner never does anything.
+type fakePort struct {
+	f  *fakeResolver
+	fd int // eventfd
+
+	mu     sync.Mutex
+	wanted bool
+	lent   bool
+	wake   func()
+	turns  int
+	taken  int
+	given  int
+	refuse bool // Turn asks to be given back
+}
+
+func newFakePort(t *testing.T, f *fakeResolver) *fakePort {
+	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	return &fakePort{f: f, fd: fd}
+}
+
+func (p *fakePort) PollFD() int { return p.fd }
+func (p *fakePort) Busy() bool  { return p.f.waiting() > 0 }
+
+func (p *fakePort) Want(wake func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.wanted || p.lent {
+		return
+	}
+	p.wanted, p.wake = true, wake
+	go wake()
+}
+
+func (p *fakePort) Take() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.wanted {
+		return false
+	}
+	p.wanted, p.lent = false, true
+	p.taken++
+	return true
+}
+
+func (p *fakePort) Turn(readable bool) (time.Time, bool) {
+	p.mu.Lock()
+	p.turns++
+	refuse := p.refuse
+	p.mu.Unlock()
+	if readable && !refuse {
+		var b [8]byte
+		unix.Read(p.fd, b[:])
+		p.f.releaseAll()
+	}
+	return time.Time{}, !refuse
+}
+
+func (p *fakePort) GiveBack() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lent {
+		p.given++
+	}
+	p.wanted, p.lent = false, false
+}
+
+// arrive makes the port readable.
+func (p *fakePort) arrive() { unix.Write(p.fd, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
+
+func (p *fakePort) state() (turns, taken, given int, lent bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.turns, p.taken, p.given, p.lent
+}
+
+// miss sends two requests that miss, close together whatever the machine does.
+func miss(t *testing.T, s *Server, f *fakeResolver) (got func()) {
+	t.Helper()
+	c := dialServer(t, s)
+	n := f.waiting()
+	mustWrite(t, c, append(ask(1, 1, 100), ask(2, 1, 101)...))
+	eventually(t, "both wait", func() bool { return f.waiting() >= n+2 || n == 0 && f.resolves.Load() >= 2 })
+	return func() {
+		wantAnswer(t, readReply(t, c), 1, 100)
+		wantAnswer(t, readReply(t, c), 2, 101)
+	}
+}
+
+// The loop takes a port whose answers it waits for, receives them itself, and
+// gives it back when it has nothing in hand any more.
+func TestDrive(t *testing.T) {
+	f := newFake()
+	p := newFakePort(t, f)
+	s := serve(t, f, nil)
+	s.Drive(p)
+	for i := range 3 {
+		got := miss(t, s, f)
+		eventually(t, "the port is taken", func() bool { _, taken, _, _ := p.state(); return taken == i+1 })
+		p.arrive()
+		got()
+		eventually(t, "the port is given back", func() bool { _, _, given, _ := p.state(); return given == i+1 })
+	}
+	turns, _, _, _ := p.state()
+	time.Sleep(20 * time.Millisecond)
+	if n, _, _, _ := p.state(); n != turns {
+		t.Error("the loop goes on with a port that it gave back")
+	}
+}
+
+// A loop with a port in hand sleeps while nothing comes.
+func TestDriveSleeps(t *testing.T) {
+	f := newFake()
+	p := newFakePort(t, f)
+	s := serve(t, f, nil)
+	s.Drive(p)
+	p.mu.Lock()
+	p.wanted = true // so that the loop has it before it is readable
+	p.mu.Unlock()
+	got := miss(t, s, f)
+	eventually(t, "an answer or the port", func() bool { _, taken, _, _ := p.state(); return taken > 0 })
+	before, _, _, _ := p.state()
+	time.Sleep(300 * time.Millisecond)
+	// It looks again whenever it would give an idle port back.
+	if n, _, _, _ := p.state(); n-before > 100 {
+		t.Errorf("%d turns in 300 ms without work", n-before)
+	}
+	p.arrive()
+	got()
+}
+
+// A port that refuses is given back, and goes on by itself.
+func TestDriveRefused(t *testing.T) {
+	f := newFake()
+	p := newFakePort(t, f)
+	p.refuse = true
+	s := serve(t, f, nil)
+	s.Drive(p)
+	got := miss(t, s, f)
+	eventually(t, "the port is given back", func() bool { _, _, given, lent := p.state(); return given > 0 && !lent })
+	f.releaseAll()
+	got()
+}
+
+// Neither the server's end nor Undrive keeps a port.
+func TestDriveEnds(t *testing.T) {
+	for name, end := range map[string]func(*Server, *fakePort){
+		"close":   func(s *Server, _ *fakePort) { s.Close() },
+		"undrive": func(s *Server, p *fakePort) { s.Undrive(p); p.wake() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake()
+			p := newFakePort(t, f)
+			s := serve(t, f, nil)
+			s.Drive(p)
+			miss(t, s, f)
+			eventually(t, "the port is taken", func() bool { _, _, _, lent := p.state(); return lent })
+			end(s, p)
+			eventually(t, "the port is given back", func() bool { _, _, given, lent := p.state(); return given == 1 && !lent })
+			f.releaseAll()
+		})
+	}
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package sa
+
+import (
+	"time"
+)
+
+// A client's turns are its owner's: everything outstanding is touched there and
+// nowhere else. The owner is the goroutine of run, or for a while an event loop
+// that asked for it: a loop that brings many questions and waits for their
+// answers saves two changes of thread for each.
+const (
+	ownerRun     int32 = iota // the goroutine
+	ownerWanted               // the goroutine, until it sees that a loop asked
+	ownerOffered              // nobody: the goroutine waits, the loop may begin
+	ownerLoop                 // the loop
+)
+
+// Pollable reports whether an event loop can have the client's turns.
+func (c *Client) Pollable() bool { return c.poll != nil }
+
+// PollFD is readable when [Client.Turn] should receive.
+func (c *Client) PollFD() int { return c.poll.PollFD() }
+
+// Busy reports whether questions are in hand.
+func (c *Client) Busy() bool { return c.pending.Load() > 0 }
+
+// Want asks for the turns. [Client.Take] gets them, at the earliest when wake was
+// called, which from then on is also called when there is something new to do. It
+// may be called from any goroutine. One loop at a time may want.
+func (c *Client) Want(wake func()) {
+	if c.owner.Load() != ownerRun {
+		return
+	}
+	c.wake.Store(&wake)
+	if c.owner.CompareAndSwap(ownerRun, ownerWanted) {
+		c.port.Wake()
+	}
+}
+
+// Take begins the loop's ownership, if it is to be had. [Client.GiveBack] ends it.
+func (c *Client) Take() bool {
+	if c.owner.Load() != ownerOffered {
+		return false
+	}
+	return c.owner.CompareAndSwap(ownerOffered, ownerLoop)
+}
+
+// GiveBack ends the loop's ownership or its wish for it. The loop is not called
+// any more when it wants nothing again.
+func (c *Client) GiveBack() {
+	if c.owner.CompareAndSwap(ownerWanted, ownerRun) {
+		return
+	}
+	if c.owner.Swap(ownerRun) != ownerRun {
+		c.back <- struct{}{}
+	}
+}
+
+// lend lets a loop have the turns that asked for them, and returns when they are
+// back.
+func (c *Client) lend() bool {
+	if !c.owner.CompareAndSwap(ownerWanted, ownerOffered) {
+		return false
+	}
+	(*c.wake.Load())()
+	<-c.back
+	return true
+}
+
+// Turn does what is due, without waiting: it receives if the port is readable,
+// runs timers and sends. next is when the next turn is due if nothing comes, zero
+// for never. With ok false the loop must give the client back: it ends, or has to
+// wait for something. Only for a loop that has taken it.
+func (c *Client) Turn(readable bool) (next time.Time, ok bool) {
+	faults := c.count.sendErrors.Load() + c.count.recvErrors.Load()
+	c.now = c.clock()
+	if readable {
+		n, err := c.port.Recv(c.in, c.base) // in the past
+		c.received(n)
+		if err != nil && !isGone(err) { // of that the goroutine will hear again
+			c.count.recvErrors.Add(1)
+			c.warn("recv", "receive", err)
+		}
+		if err != nil {
+			return next, false
+		}
+	}
+	c.work(c.poll.TrySend)
+	ok = !c.stop.Load() && c.dead == nil && c.count.sendErrors.Load()+c.count.recvErrors.Load() == faults
+	return c.nextDeadline(), ok
+}
