@@ -20,6 +20,24 @@ type Config struct {
 	Capacity int    // entries, divided evenly among the shards; 0: 1<<16; at most 1<<26
 	Shards   int    // 0: automatic; else rounded up to a power of two
 	Seed     uint64 // of the key hash; 0: random, as it has to be outside of tests
+	// Watch is told of changes; nil: nobody, and it costs nothing.
+	Watch Watcher
+}
+
+// Watcher keeps a copy of entries where the cache does not see their use. Changed
+// and Used are called with a lock of the cache held: they must be short, and of
+// the cache's methods only call those that take no lock (Get, GetSince). The key
+// is valid during the call.
+type Watcher interface {
+	// Changed tells that the entry of a key was published, replaced or removed.
+	// Get sees the change.
+	Changed(k *Key)
+	// Dropped tells that the entries of a scope are void. DropScope returns
+	// after it.
+	Dropped(s Scope)
+	// Used reports whether the copy was used of late; such an entry is evicted
+	// like one with a used mark.
+	Used(k *Key) bool
 }
 
 // Cache maps keys to path records. All methods are safe for concurrent use; Get
@@ -40,6 +58,7 @@ type Cache struct {
 	epochs  epochs
 	refused atomic.Uint64
 	sweeper sweeper
+	watch   Watcher
 }
 
 // New makes a cache. Its memory is reserved at once and touched as it fills.
@@ -75,6 +94,7 @@ func New(cfg Config) *Cache {
 		longs:   make([]atomic.Pointer[[longChunk]longKey], shards*chunks),
 		links:   make([]links, total),
 		shards:  make([]shard, shards),
+		watch:   cfg.Watch,
 	}
 	adviseHuge(c.buckets, c.entries)
 	c.entries[0].ver.Store(1) // never matches, not even the zero key

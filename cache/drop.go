@@ -95,7 +95,11 @@ func (c *Cache) DropScope(s Scope) Epoch {
 	if s >= MaxScopes {
 		return c.Epoch()
 	}
-	return c.epochs.raise(&c.scopes[s])
+	e := c.epochs.raise(&c.scopes[s])
+	if c.watch != nil {
+		c.watch.Dropped(s)
+	}
+	return e
 }
 
 // DropGID drops every entry whose record leads to this GID or whose key names

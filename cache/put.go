@@ -36,6 +36,7 @@ func (c *Cache) Put(k *Key, rec *[64]byte, m Meta, since Epoch) bool {
 		c.unlink(s, old, &was)
 		c.release(s, old)
 		s.live.Add(1) // release took one off
+		c.changed(&it)
 		return true
 	}
 	if int(s.live.Load()) >= s.limit {
@@ -47,5 +48,6 @@ func (c *Cache) Put(k *Key, rec *[64]byte, m Meta, since Epoch) bool {
 	c.link(s, n, &it)
 	slot.Store(c.makeSlot(h, n))
 	s.live.Add(1)
+	c.changed(&it)
 	return true
 }

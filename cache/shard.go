@@ -130,6 +130,32 @@ func (c *Cache) remove(s *shard, n uint32) {
 	c.slotOf(n, &it).Store(0)
 	c.unlink(s, n, &it)
 	c.release(s, n)
+	c.changed(&it)
+}
+
+// changed tells the watcher.
+func (c *Cache) changed(it *item) {
+	if c.watch != nil {
+		var k Key
+		it.unpackKey(&k)
+		c.watch.Changed(&k)
+	}
+}
+
+// unused reports whether nobody used a live entry since its mark was cleared, and
+// nobody its copy.
+func (c *Cache) unused(n uint32) bool {
+	if c.entries[n].used.Load() != 0 {
+		return false
+	}
+	if c.watch == nil {
+		return true
+	}
+	var it item
+	var k Key
+	c.read(n, &it)
+	it.unpackKey(&k)
+	return !c.watch.Used(&k)
 }
 
 // place returns the slot for a key that has none, at best where its lookup
@@ -162,7 +188,7 @@ func (c *Cache) place(s *shard, h uint64) *atomic.Uint32 {
 	p := &c.buckets[b1].slot[h%bucketSlots]
 	for i := range c.buckets[b1].slot {
 		q := &c.buckets[b1].slot[i]
-		if c.entries[q.Load()&c.number].used.Load() == 0 {
+		if c.unused(q.Load() & c.number) {
 			p = q
 			break
 		}
@@ -202,7 +228,7 @@ func (c *Cache) evict(s *shard) {
 			return
 		}
 		last = n
-		if e.used.Load() == 0 {
+		if c.unused(n) {
 			break
 		}
 		e.used.Store(0)

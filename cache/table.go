@@ -108,13 +108,17 @@ func makeItem(k *Key, rec *[64]byte, m *Meta, since Epoch) (it item) {
 	return it
 }
 
-// unpack is makeItem's inverse.
-func (it *item) unpack(k *Key, rec *[64]byte) Meta {
+// unpackKey and unpack are makeItem's inverse.
+func (it *item) unpackKey(k *Key) {
 	hdr := it.header()
 	k.Endpoint, k.Kind, k.Len = uint16(hdr), Kind(hdr>>16), uint8(hdr>>24)
 	for i, w := range it.key {
 		binary.NativeEndian.PutUint64(k.Data[i*8:], w)
 	}
+}
+
+func (it *item) unpack(k *Key, rec *[64]byte) Meta {
+	it.unpackKey(k)
 	for i, w := range it.rec {
 		binary.NativeEndian.PutUint64(rec[i*8:], w)
 	}
