@@ -34,6 +34,7 @@ enum {
 	ACM_GENS = 4096,       /* acm_gen */
 	ACM_PORTS = 65536,     /* acm_conns, acm_want */
 	ACM_CLIENTS = 16384,   /* acm_cli, unless sized otherwise */
+	ACM_WANT_REFUSED = 1 << 16,
 };
 
 /* Classes of acm_lat. */
@@ -70,8 +71,9 @@ enum acm_kstat_word {
 	ACM_K_FAIL,      /* a helper refused */
 	ACM_K_STATE,     /* connection not established, or not one of the daemon's */
 	ACM_K_DROP,      /* send() failed: no memory half-way */
-	ACM_K_DROP_TID,  /* send() failed: tid 0 while a reply lies unread */
+	ACM_K_DROP_TID,  /* send() failed: tid 0 while an earlier request or reply is under way */
 	ACM_K_SPLIT,     /* also counted: the message lay in two pages */
+	ACM_K_OFF,       /* switched off; passed to the daemon */
 	ACM_K_WORDS = 16,
 };
 
@@ -159,6 +161,7 @@ struct acm_path {
 struct acm_conn {
 	__u64 answered; /* bytes of requests taken out of TCP whose reply was written */
 	__u64 replied;  /* bytes of replies written */
+	__u64 held;     /* 1 while the daemon has a connection of this port */
 };
 
 #define ACM_MAP(name, t, entries, flags, k, v)		\
@@ -195,7 +198,7 @@ ACM_MAP(acm_gen, ARRAY, ACM_GENS, BPF_F_MMAPABLE, __u32, __u64);
 /* [use_slot] -> seconds of CLOCK_MONOTONIC of the last hit */
 ACM_MAP(acm_use, ARRAY, ACM_PATHS, BPF_F_MMAPABLE, __u32, __u64);
 ACM_MAP(acm_conns, ARRAY, ACM_PORTS, BPF_F_MMAPABLE, __u32, struct acm_conn); /* by client port, host order */
-/* by client port: 1 to be added by the iterator, 2 refused, 0 done */
+/* by client port: port of the server while iter_add is to add it, ACM_WANT_REFUSED, 0 done */
 ACM_MAP(acm_want, ARRAY, ACM_PORTS, BPF_F_MMAPABLE, __u32, __u64);
 ACM_MAP(acm_cli, SOCKHASH, ACM_CLIENTS, 0, __u64, __u64); /* by client port */
 #endif

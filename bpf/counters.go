@@ -122,11 +122,12 @@ const (
 	KernelDrop
 	KernelDropTID
 	KernelSplit
+	KernelOff
 	NumKernelWords = 16
 )
 
 func (w KernelWord) String() string {
-	names := [...]string{"hit", "miss", "odd", "guard", "unread", "expired", "stale", "nosource", "fail", "state", "drop", "drop_tid", "split"}
+	names := [...]string{"hit", "miss", "odd", "guard", "unread", "expired", "stale", "nosource", "fail", "state", "drop", "drop_tid", "split", "off"}
 	if int(w) < len(names) {
 		return names[w]
 	}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package bpf
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/cilium/ebpf"
+)
+
+// FastBatch is how many paths fit one system call.
+const FastBatch = 1024
+
+// PutPaths mirrors answers, at most [FastBatch] at a time. A reader in the kernel
+// sees the old or the new answer of a key, never a mixture. On an error some may
+// be there.
+func (f *Fast) PutPaths(keys []FastKey, paths []FastPath) error {
+	n, err := f.obj.AcmPaths.BatchUpdate(keys, paths, nil)
+	if err != nil {
+		return fmt.Errorf("mirror paths, %d of %d done: %w", n, len(keys), err)
+	}
+	return nil
+}
+
+// DeletePaths ends the mirroring of keys. Once it returned nil, no request whose
+// send() begins later is answered with them. A key that is not there is fine.
+func (f *Fast) DeletePaths(keys []FastKey) error { return deleteKeys(f.obj.AcmPaths, keys) }
+
+// deleteKeys falls back to one key at a time where the batch stops, which it does
+// at the first key that is not there.
+func deleteKeys(m *ebpf.Map, keys []FastKey) error {
+	if _, err := m.BatchDelete(keys, nil); err == nil {
+		return nil
+	}
+	for i := range keys {
+		if err := m.Delete(&keys[i]); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("delete from mirror: %w", err)
+		}
+	}
+	return nil
+}
+
+// PutSource says which slot the source address of a key stands for.
+func (f *Fast) PutSource(key *FastKey, slot uint16) error {
+	if err := f.obj.AcmSrc.Put(key, uint32(slot)); err != nil {
+		return fmt.Errorf("mirror source address: %w", err)
+	}
+	return nil
+}
+
+// DeleteSources makes requests with these sources the daemon's.
+func (f *Fast) DeleteSources(keys []FastKey) error { return deleteKeys(f.obj.AcmSrc, keys) }
+
+// Errors of [Fast.Insert].
+var (
+	ErrFastGone    = errors.New("no such connection")
+	ErrFastRefused = errors.New("the kernel did not take the socket")
+)
+
+// What lookup_add returns.
+const (
+	added     = 0
+	noSocket  = 1
+	notOurs   = 2
+	refused   = 3
+	wantError = 1 << 16 // ACM_WANT_REFUSED
+)
+
+// Insert puts the sockets of clients onto the map, by their ports, and calls done
+// for each: nil, or an error that wraps [ErrFastGone] or [ErrFastRefused]. A socket
+// that is on the map already is fine. With the iterator it costs one walk over
+// the host's TCP sockets, whatever the number of ports.
+func (f *Fast) Insert(ports []uint16, done func(port uint16, err error)) error {
+	f.inserting.Lock()
+	defer f.inserting.Unlock()
+	if f.plan.Insert == insertIter {
+		return f.walk(ports, done)
+	}
+	for _, p := range ports {
+		binary.NativeEndian.PutUint16(f.input[14:], p)
+		binary.NativeEndian.PutUint16(f.input[16:], f.cfg.Port)
+		ret, err := f.obj.LookupAdd.Run(&ebpf.RunOptions{Data: f.input[:]})
+		if err != nil {
+			return fmt.Errorf("lookup_add: %w", err)
+		}
+		switch ret {
+		case added:
+			done(p, nil)
+		case noSocket, notOurs:
+			done(p, ErrFastGone)
+		default:
+			done(p, fmt.Errorf("%w (lookup_add %d)", ErrFastRefused, ret))
+		}
+	}
+	return nil
+}
+
+func (f *Fast) walk(ports []uint16, done func(port uint16, err error)) error {
+	for _, p := range ports {
+		f.want[p].Store(uint64(f.cfg.Port))
+	}
+	r, err := f.iter.Open()
+	if err != nil {
+		return fmt.Errorf("iter_add: %w", err)
+	}
+	defer r.Close()
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		return fmt.Errorf("iter_add: %w", err)
+	}
+	for _, p := range ports {
+		switch f.want[p].Swap(0) {
+		case 0:
+			done(p, nil)
+		case wantError:
+			done(p, ErrFastRefused)
+		default:
+			done(p, ErrFastGone)
+		}
+	}
+	return nil
+}
+
+// Evict takes all sockets off the map; their connections stay.
+func (f *Fast) Evict() error {
+	var key uint64
+	for range f.obj.AcmCli.MaxEntries() {
+		err := f.obj.AcmCli.NextKey(nil, &key)
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil
+		}
+		if err == nil {
+			err = f.obj.AcmCli.Delete(&key)
+		}
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) { // a client may close meanwhile
+			return fmt.Errorf("take sockets off the map: %w", err)
+		}
+	}
+	return nil
+}
+
+// Counts sums what became of messages, over endpoints and CPUs.
+func (f *Fast) Counts() (sum [NumKernelWords]uint64) {
+	for i := range f.kstat {
+		for j := range sum {
+			sum[j] += load(&f.kstat[i].Word[j])
+		}
+	}
+	return sum
+}
