@@ -83,7 +83,9 @@ const (
 	SAFailures   // flights that ended without one
 	SATimeouts   // tries without an answer
 	SABusy       // BUSY answers
+	SAOK         // answers with success
 	SANoRecords  // "no records" answers
+	SAErrors     // answers with another status
 	SANoSA       // answers of a node without an SA
 	SAMismatched // answers to another question
 	SAStray      // late, duplicate or foreign answers

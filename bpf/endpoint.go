@@ -21,8 +21,15 @@ func identityOf(e *endpoint) identity {
 // Endpoint is the row of an endpoint, shared by all who count there. Row 0
 // belongs to what has no endpoint.
 type Endpoint struct {
-	Row int // in acm_ep, and of its hits in acm_kstat
-	mem *arrays
+	Row   int // in acm_ep, and of its hits in acm_kstat
+	count *[epShards][8]uint64
+	mem   *arrays
+}
+
+// Add adds to one of the seven counters. hint is any number that tends to differ
+// between threads, so that they write different cache lines.
+func (e *Endpoint) Add(hint uintptr, counter int, n uint64) {
+	atomic.AddUint64(&e.count[hint%epShards][counter&7], n)
 }
 
 // Endpoint finds the row of an endpoint, made at first sight and kept for ever,
@@ -49,7 +56,7 @@ func (m *Maps) Endpoint(device string, port uint8, pkey uint16, guid uint64) *En
 		}
 		putString(m.eps[n].Device[:], id.device)
 		m.eps[n].Port = uint64(port)
-		e = &Endpoint{Row: int(n), mem: m.arrays}
+		e = m.endpoint(int(n))
 		m.rows[id] = e
 		defer atomic.StoreUint32(&m.head.Endpoints, n+1) // readers look no further
 	}
@@ -77,14 +84,10 @@ func (m *Maps) SetActive(active []*Endpoint) {
 }
 
 // None is the row of what belongs to no endpoint.
-func (m *Maps) None() *Endpoint { return &Endpoint{Row: 0, mem: m.arrays} }
+func (m *Maps) None() *Endpoint { return m.endpoint(0) }
 
-// Words are the counters of an endpoint: shards of 8 words, a cache line each,
-// of which the first seven are in the order of [Counters]. They are only added
-// to, with atomic operations.
-func (e *Endpoint) Words() []uint64 {
-	c := &e.mem.eps[e.Row].Count
-	return wordsOf(c)
+func (a *arrays) endpoint(row int) *Endpoint {
+	return &Endpoint{Row: row, count: &a.eps[row].Count, mem: a}
 }
 
 // counters sums the row of an endpoint, kernel hits included.
@@ -112,8 +115,14 @@ func (a *arrays) kernel(row int) (k [NumKernelWords]uint64) {
 	return k
 }
 
-// Counters reads the counters of an endpoint, hits in the kernel included.
-func (m *Maps) Counters(e *Endpoint) Counters { return m.counters(e.Row) }
+// Counters reads the counters of a row, hits in the kernel included; none for a
+// row that there is not.
+func (m *Maps) Counters(row int) (c Counters) {
+	if row >= 0 && row < len(m.eps) {
+		c = m.counters(row)
+	}
+	return c
+}
 
 // Totals sums the counters of all endpoints that there ever were, and of
 // requests that reached none.

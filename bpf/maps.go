@@ -124,7 +124,7 @@ func (m *Maps) begin(runDir string, kshards int) {
 	atomic.StoreUint32(&h.Pid, uint32(os.Getpid()))
 	m.rows = make(map[identity]*Endpoint)
 	for i := range int(min(h.Endpoints, maxEndpoints)) {
-		m.rows[identityOf(&m.eps[i])] = &Endpoint{Row: i, mem: m.arrays}
+		m.rows[identityOf(&m.eps[i])] = m.endpoint(i)
 	}
 	m.SetActive(nil)
 	m.own = m.Shard()

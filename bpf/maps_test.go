@@ -42,12 +42,11 @@ func snapshot(m *bpf.Maps) (s bpf.Snapshot) {
 // fill writes one of everything and returns the totals that must come out.
 func fill(m *bpf.Maps) bpf.Counters {
 	ep := m.Endpoint("mlx5_0", 1, 0xffff, 0x0002c90300001234)
-	w := ep.Words()
-	for s := range 8 {
-		w[8*s+bpf.CountResolve]++
-		w[8*s+bpf.CountRouteCache]++
+	for s := range uintptr(8) {
+		ep.Add(s, bpf.CountResolve, 1)
+		ep.Add(s, bpf.CountRouteCache, 1)
 	}
-	m.None().Words()[bpf.CountNoData]++
+	m.None().Add(100, bpf.CountNoData, 1)
 	sh := m.Shard()
 	sh.Add(bpf.RequestWord(bpf.DoorUnix, bpf.KindAddress), 7)
 	sh.Add(bpf.ReplyWord(bpf.DoorTCP, 200), 3)
@@ -261,7 +260,7 @@ func TestEndpointsFull(t *testing.T) {
 	seen := map[int]bool{}
 	for i := range 1100 {
 		e := m.Endpoint("mlx5_0", uint8(i>>8), 0x8000|uint16(i&0xff), 1)
-		e.Words()[bpf.CountResolve]++
+		e.Add(uintptr(i), bpf.CountResolve, 1)
 		if i < 1023 && (e.Row == 0 || seen[e.Row]) || i >= 1023 && e.Row != 0 {
 			t.Fatalf("endpoint %d in row %d", i, e.Row)
 		}

@@ -15,18 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultRoot is where pin directories are unless a setting says otherwise.
-const DefaultRoot = "/sys/fs/bpf/acmd"
-
 // defaultRunDir is the run directory whose pins need no hash in their name.
 const defaultRunDir = "/run"
 
 // PinDir is the pin directory of the daemon with a run directory: v1 below root
-// for /run, v1-HASH for any other. An empty root is [DefaultRoot].
+// for /run, v1-HASH for any other.
 func PinDir(root, runDir string) string {
-	if root == "" {
-		root = DefaultRoot
-	}
 	if abs, err := filepath.Abs(runDir); err == nil {
 		runDir = abs
 	}

@@ -12,8 +12,12 @@ import (
 type Shard struct {
 	word *[NumWords]uint64
 	lat  []hist
-	mem  *arrays
+	mem  *arrays // nil: memory of its own
 }
+
+// NewShard makes a slot in ordinary memory that nobody reads, for those who were
+// given none.
+func NewShard() *Shard { return &Shard{word: new([NumWords]uint64), lat: make([]hist, latClasses)} }
 
 // Add adds to a counter.
 func (s *Shard) Add(w Word, n uint64) { atomic.AddUint64(&s.word[w&(NumWords-1)], n) }

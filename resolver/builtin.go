@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"acmd/bpf"
 	"acmd/cache"
 	"acmd/mad/sa"
 	"acmd/mad/transport"
@@ -26,7 +27,7 @@ type builtinPort struct {
 type builtinEndpoint struct {
 	e   *Engine
 	sa  SA
-	row counterRow
+	row *bpf.Endpoint
 }
 
 type builtinAddress struct{}
@@ -39,7 +40,7 @@ func (b *builtin) OpenPort(p *OpenPort) (ProviderPort, error)           { return
 func (p *builtinPort) Close()                          {}
 func (p *builtinPort) HandleEvent(transport.EventType) {}
 func (p *builtinPort) OpenEndpoint(ep *Endpoint) (ProviderEndpoint, error) {
-	return &builtinEndpoint{p.e, p.sa, p.e.counters.row(1 + int(ep.Slot))}, nil
+	return &builtinEndpoint{p.e, p.sa, p.e.counters.endpoint(ep)}, nil
 }
 
 func (x *builtinEndpoint) Close()                 {}
@@ -75,6 +76,7 @@ type addressStep struct {
 	done  func(*Resolution)
 	key   cache.Key
 	since cache.Epoch
+	began int64
 	next  int
 	errs  []error
 }
@@ -84,10 +86,10 @@ type addressStep struct {
 func (x *builtinEndpoint) address(ask *Ask, done func(*Resolution)) {
 	ask.step.set(StepAddress)
 	s := &addressStep{x: x, ask: ask, done: done, key: cache.MakeKey(ask.slot, ask.Dst.Kind, ask.Dst.Bytes()),
-		since: x.e.addrs.Epoch()}
+		since: x.e.addrs.Epoch(), began: x.e.Now()}
 	var rec sa.PathRecord
 	if m, ok := x.e.addrs.Get(&s.key, x.e.Now(), (*[64]byte)(&rec)); ok {
-		x.row.add(0, CounterAddrCache, 1)
+		x.row.Add(0, CounterAddrCache, 1)
 		x.known(ask, &Location{GID: rec.DGID(), LID: rec.DLID(), Source: SourceACM, Expiry: remaining(m.Deadline, x.e.Now())}, s)
 		return
 	}
@@ -112,7 +114,7 @@ func (s *addressStep) step() {
 	src := e.cfg.Sources[s.next]
 	s.next++
 	if src.Name() == SourceACM {
-		s.x.row.add(0, CounterAddrQuery, 1)
+		s.x.row.Add(0, CounterAddrQuery, 1)
 	}
 	deadline := time.Now().Add(e.cfg.AddressDeadline)
 	var called atomic.Bool
@@ -139,10 +141,11 @@ func (s *addressStep) answered(src AddressSource, l Location, err error) {
 		s.step()
 		return
 	}
+	s.x.e.timeStep(bpf.LatAddress, s.began)
 	if src.Name() == SourceACM {
 		s.keep(&l)
 	} else if l.Route == nil {
-		s.x.row.add(0, CounterAddrCache, 1)
+		s.x.row.Add(0, CounterAddrCache, 1)
 	}
 	s.x.known(s.ask, &l, s)
 }
@@ -170,6 +173,7 @@ func (s *addressStep) keep(l *Location) {
 // client it is the same, the reason is in the log. A group that is not joined is
 // "no data", as it is with ibacm.
 func (s *addressStep) fail() {
+	s.x.e.timeStep(bpf.LatAddress, s.began)
 	st := StatusTimedOut
 	for _, err := range s.errs {
 		switch {

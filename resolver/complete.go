@@ -223,7 +223,8 @@ func (e *Engine) askSA(f *flight, w *waiter) {
 	if a.Status != StatusSuccess {
 		ft.mu.Unlock()
 		a.Path = f.q.Path
-		f.ev.row.countFailure(w.hint, a.Status)
+		countFailure(f.ev.row, w.hint, a.Status)
+		e.timeHit(f.asked)
 		w.w.Answered(w.tag, &a)
 		return
 	}
@@ -235,7 +236,7 @@ func (e *Engine) askSA(f *flight, w *waiter) {
 	ft.mu.Unlock()
 	// As ibacm: what it never sets is left out, or a path would not verify.
 	mask := sa.PathMask(&f.q.Path) &^ (sa.PathNumPath | sa.PathPreference)
-	f.ev.row.add(w.hint, CounterRouteQuery, 1)
+	f.ev.row.Add(w.hint, CounterRouteQuery, 1)
 	f.ev.prov.Query(mask, &f.q.Path, func(r SAResult) { e.askedSA(f, &r) })
 }
 

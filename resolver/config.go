@@ -5,9 +5,9 @@ package resolver
 import (
 	"log/slog"
 	"math"
-	"runtime"
 	"time"
 
+	"acmd/bpf"
 	"acmd/cache"
 	"acmd/mad"
 	"acmd/mad/sa"
@@ -130,8 +130,9 @@ type Config struct {
 	MaxFlights int // lookups under way, of all endpoints
 	MaxWaiters int // queries that wait for them
 
-	// Counters is where the seven counters live; nil: ordinary memory.
-	Counters CounterStore
+	// Counters is where everything is counted; nil: ordinary memory. The service's
+	// totals are those of all who count there.
+	Counters *bpf.Maps
 
 	// OnTopology is told the endpoints on active ports after each change of
 	// them, OnEvent each event of an InfiniBand port that exists, once the
@@ -141,27 +142,15 @@ type Config struct {
 	OnEvent    func(transport.Event)
 }
 
-// CounterStore is memory for counters, which may outlive the process. Row 0 has
-// what belongs to no endpoint, row 1+Slot the counters of an endpoint; the
-// service's totals are the sum of all rows.
-type CounterStore interface {
-	// Row returns a row: CounterStride words for each shard, a power of two of
-	// shards, 8-byte aligned, the same memory for each call with one number. nil
-	// makes the engine use ordinary memory for that row. Words are only added
-	// to, with atomic operations.
-	Row(row int) []uint64
-}
-
-// CounterStride is the number of words of one shard of a row: the seven counters
-// and a spare, one cache line.
-const CounterStride = 8
-
 func (c *Config) setDefaults() {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
 	if c.CacheSize <= 0 {
 		c.CacheSize = 1 << 16
+	}
+	if c.Counters == nil {
+		c.Counters = bpf.NewMemory()
 	}
 	if c.DefaultProvider == "" {
 		c.DefaultProvider = DefaultProviderName
@@ -197,13 +186,4 @@ func setDefault(d *time.Duration, v time.Duration) {
 	if *d == 0 {
 		*d = v
 	}
-}
-
-// counterShards is the number of shards of rows in ordinary memory.
-func counterShards() int {
-	n := 1
-	for n < runtime.GOMAXPROCS(0) && n < 8 {
-		n *= 2
-	}
-	return n
 }

@@ -3,79 +3,70 @@
 package resolver
 
 import (
-	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
+
+	"acmd/bpf"
+	"acmd/cache"
 )
-
-// counterRow is one row of counters: shards of CounterStride words, so that
-// threads that count the same thing write different cache lines.
-type counterRow []uint64
-
-// add counts n in the shard of a hint, any number that tends to differ between
-// threads.
-func (r counterRow) add(hint uintptr, counter int, n uint64) {
-	mask := uintptr(len(r)/CounterStride - 1)
-	atomic.AddUint64(&r[(hint&mask)*CounterStride+uintptr(counter)], n)
-}
-
-// sumInto adds a row up.
-func (r counterRow) sumInto(c *Counters) {
-	for s := 0; s < len(r); s += CounterStride {
-		for i := range c {
-			c[i] += atomic.LoadUint64(&r[s+i])
-		}
-	}
-}
 
 // shardHint makes a number out of where a thread keeps its answer: every loop of
 // a door has its own. The address is only hashed, never used as one.
 func shardHint(a *Answer) uintptr { return uintptr(unsafe.Pointer(a)) >> 8 }
 
-// counterRows has the rows of all endpoints that there ever were: counters of an
-// endpoint that went stay in the totals.
-type counterRows struct {
-	store  CounterStore
-	shards int
-	core   counterRow // row 0
-
-	mu   sync.Mutex
-	rows map[int]counterRow
+// counters is what the engine counts with.
+type counters struct {
+	maps  *bpf.Maps
+	shard *bpf.Shard
+	core  *bpf.Endpoint // of what belongs to no endpoint
 }
 
-func (c *counterRows) init(store CounterStore) {
-	c.store, c.shards, c.rows = store, counterShards(), map[int]counterRow{}
-	c.core = c.row(0)
+func (c *counters) init(m *bpf.Maps) { c.maps, c.shard, c.core = m, m.Shard(), m.None() }
+
+// endpoint finds the row of an endpoint; an endpoint of an earlier run goes on
+// from its counters.
+func (c *counters) endpoint(ep *Endpoint) *bpf.Endpoint {
+	return c.maps.Endpoint(ep.Device, ep.Port.Num, uint16(ep.PKey), uint64(ep.NodeGUID))
 }
 
-// row returns a row, made at first use. Memory from the store is used only if
-// its size is a power of two of shards.
-func (c *counterRows) row(n int) counterRow {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if r := c.rows[n]; r != nil {
-		return r
+// setActive marks the rows of endpoints that are on active ports.
+func (c *counters) setActive(t *topology) {
+	rows := make([]*bpf.Endpoint, 0, len(t.bySlot))
+	for _, ev := range t.bySlot {
+		rows = append(rows, ev.row)
 	}
-	var r counterRow
-	if c.store != nil {
-		r = c.store.Row(n)
-	}
-	if s := len(r) / CounterStride; s == 0 || s&(s-1) != 0 || len(r)%CounterStride != 0 {
-		r = make(counterRow, c.shards*CounterStride)
-	}
-	c.rows[n] = r
-	return r
+	c.maps.SetActive(rows)
 }
 
-// Totals returns the counters of the service since they were made.
-func (e *Engine) Totals() (c Counters) {
-	e.counters.mu.Lock()
-	defer e.counters.mu.Unlock()
-	for _, r := range e.counters.rows {
-		r.sumInto(&c)
-	}
-	return c
+// timeHit notes the time of a query that Resolve answered at once. Those that
+// Lookup answers are timed by their door, many with one reading of the clock.
+func (e *Engine) timeHit(asked int64) { e.counters.shard.Observe(bpf.LatHit, e.Now()-asked) }
+
+// timeStep notes the time of a step of a lookup.
+func (e *Engine) timeStep(class bpf.Latency, began int64) {
+	e.counters.shard.Observe(class, e.Now()-began)
 }
+
+// timeMiss notes the time of a query that waited, and records a slow one.
+func (e *Engine) timeMiss(w *waiter, st Status) {
+	took := e.Now() - (w.deadline - int64(e.cfg.RequestTimeout))
+	e.counters.shard.Observe(bpf.LatMiss, took)
+	if took < int64(bpf.SlowAfter) {
+		return
+	}
+	r := bpf.SlowRequest{When: time.Now(), Took: time.Duration(took), Endpoint: w.row.Row, Class: bpf.LatMiss, Status: uint8(st)}
+	if q := &w.flight.q; q.Kind == ByAddress {
+		r.Kind, r.Key = uint8(q.Dst.Kind), q.Dst.Bytes()
+	} else {
+		r.Kind, r.Key = uint8(cache.KindPath), q.Path[:]
+	}
+	e.counters.maps.RecordSlow(&r)
+}
+
+// Totals returns the counters of the service since they were made, which may be
+// before it started, kernel hits included.
+func (e *Engine) Totals() Counters { return e.counters.maps.Totals() }
 
 // EndpointCounters returns the counters of an endpoint, those of its provider if
 // that keeps its own.
@@ -88,11 +79,7 @@ func (e *Engine) EndpointCounters(ep *Endpoint) (c Counters) {
 			return own
 		}
 	}
-	e.counters.mu.Lock()
-	r := e.counters.rows[1+int(ep.Slot)]
-	e.counters.mu.Unlock()
-	r.sumInto(&c)
-	return c
+	return e.counters.maps.Counters(e.counters.endpoint(ep).Row)
 }
 
 // Stats is what the engine counts beside the seven counters.

@@ -3,40 +3,31 @@
 package resolver
 
 import (
-	"sync"
+	"net/netip"
 	"testing"
-	"unsafe"
+	"time"
+
+	"acmd/bpf"
 )
-
-// store is a CounterStore of which some rows are of the wrong size.
-type store struct {
-	mu   sync.Mutex
-	rows map[int][]uint64
-	size func(row int) int
-}
-
-func (s *store) Row(n int) []uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.rows[n] == nil {
-		s.rows[n] = make([]uint64, s.size(n))
-	}
-	return s.rows[n]
-}
 
 // Counters live where the configuration says, and go on from what is there: it
 // may be from an earlier run.
-func TestCounterStore(t *testing.T) {
-	s := &store{rows: map[int][]uint64{}, size: func(int) int { return 2 * CounterStride }}
-	s.Row(1)[CounterStride+CounterResolve] = 1000
-	bubble(t, func(_ *lab, c *Config) { c.Counters = s }, func(t *testing.T, l *lab) {
+func TestCountersGoOn(t *testing.T) {
+	maps := bpf.NewMemory()
+	earlier := maps.Endpoint("mlx5_0", 1, 0xffff, 1)
+	earlier.Add(3, CounterResolve, 1000)
+	bubble(t, func(_ *lab, c *Config) { c.Counters = maps }, func(t *testing.T, l *lab) {
+		ep := l.e.Endpoints()[0]
+		if ep.Device != "mlx5_0" || ep.Port.Num != 1 || ep.PKey != 0xffff {
+			t.Fatalf("the lab's endpoint is %s/%d %v", ep.Device, ep.Port.Num, ep.PKey)
+		}
 		l.want(byIP("10.0.0.1", "10.0.0.1"), StatusSuccess)
 		l.want(byIP("10.9.9.9", "10.0.0.1"), StatusSrcAddr)
-		var core, ep Counters
-		counterRow(s.rows[0]).sumInto(&core)
-		counterRow(s.rows[1]).sumInto(&ep)
-		if core != (Counters{CounterError: 1, CounterResolve: 1}) || ep != (Counters{CounterResolve: 1001, CounterRouteCache: 1}) {
-			t.Errorf("rows %v, %v", core, ep)
+		if got := maps.Counters(0); got != (Counters{CounterError: 1, CounterResolve: 1}) {
+			t.Errorf("no endpoint: %v", got)
+		}
+		if got := l.e.EndpointCounters(ep); got != (Counters{CounterResolve: 1001, CounterRouteCache: 1}) {
+			t.Errorf("endpoint: %v", got)
 		}
 		if got := l.e.Totals(); got != (Counters{CounterError: 1, CounterResolve: 1002, CounterRouteCache: 1}) {
 			t.Errorf("totals %v", got)
@@ -44,45 +35,51 @@ func TestCounterStore(t *testing.T) {
 		if got := l.e.EndpointCounters(nil); got != (Counters{}) {
 			t.Errorf("counters of no endpoint: %v", got)
 		}
+		var s bpf.Snapshot
+		maps.Read(&s)
+		if s.Endpoints[1].NodeGUID != uint64(ep.NodeGUID) || !s.Endpoints[1].Active {
+			t.Errorf("row %+v", s.Endpoints[1])
+		}
+		l.e.Close()
+		if maps.Read(&s); s.Endpoints[1].Active {
+			t.Error("active after the engine has ended")
+		}
 	})
 }
 
-// Memory that is no power of two of shards is not used.
-func TestCounterStoreSizes(t *testing.T) {
-	for _, n := range []int{0, 1, 7, 12, 3 * CounterStride, CounterStride + 1} {
-		var c counterRows
-		c.init(&store{rows: map[int][]uint64{}, size: func(int) int { return n }})
-		c.core.add(^uintptr(0), CounterRouteCache, 1)
-		var sum Counters
-		c.core.sumInto(&sum)
-		if sum[CounterRouteCache] != 1 || len(c.core)%CounterStride != 0 || len(c.core) == n && n != 0 {
-			t.Errorf("store of %d words: row of %d, sum %v", n, len(c.core), sum)
-		}
-	}
-}
-
-// No count is lost between threads.
-func TestCountersExact(t *testing.T) {
-	var c counterRows
-	c.init(nil)
-	var wg sync.WaitGroup
-	const threads, each = 8, 10000
-	for g := range threads {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			for range each {
-				c.core.add(uintptr(g), CounterResolve, 1)
+// Each query that waited is timed, and a slow one is in the recorder with what it
+// asked for and how it ended.
+func TestTimes(t *testing.T) {
+	maps := bpf.NewMemory()
+	bubble(t, func(_ *lab, c *Config) { c.Counters = maps }, func(t *testing.T, l *lab) {
+		dst := IPAddr(netip.MustParseAddr("10.0.0.2"))
+		l.knows(dst, 2)
+		l.sa.delay = 25 * time.Millisecond
+		l.want(byIP("10.0.0.1", "10.0.0.2"), StatusSuccess)
+		var s bpf.Snapshot
+		maps.Read(&s)
+		for class, want := range map[bpf.Latency]time.Duration{
+			bpf.LatMiss: 26 * time.Millisecond, bpf.LatAddress: time.Millisecond, bpf.LatRoute: 25 * time.Millisecond,
+		} {
+			if h := s.Latency[class]; h.Count() != 1 || h.Sum != uint64(want) {
+				t.Errorf("%v: %d timed, %d ns, want 1 of %v", class, h.Count(), h.Sum, want)
 			}
-		}()
-	}
-	wg.Wait()
-	var sum Counters
-	c.core.sumInto(&sum)
-	if sum[CounterResolve] != threads*each {
-		t.Errorf("%d, want %d", sum[CounterResolve], threads*each)
-	}
-	if size := unsafe.Sizeof([CounterStride]uint64{}); size != 64 {
-		t.Errorf("a shard has %d bytes, want a cache line", size)
-	}
+		}
+		if len(s.Slow) != 1 {
+			t.Fatalf("slow requests %+v", s.Slow)
+		}
+		r := s.Slow[0]
+		if r.Took != 26*time.Millisecond || r.Class != bpf.LatMiss || r.Status != 0 || r.Kind != uint8(dst.Kind) ||
+			string(r.Key) != string(dst.Bytes()) || s.Endpoints[r.Endpoint].Device != "mlx5_0" {
+			t.Errorf("slow request %+v", r)
+		}
+		// Refused at once, though not by Lookup.
+		l.want(byIP("10.9.9.9", "10.0.0.2"), StatusSrcAddr)
+		q := byIP("10.0.0.1", "10.0.0.3")
+		q.NoDelay = true
+		l.want(q, StatusNoData)
+		if maps.Read(&s); len(s.Slow) != 1 || s.Latency[bpf.LatMiss].Count() != 1 || s.Latency[bpf.LatHit].Count() != 1 {
+			t.Errorf("%d slow, %d missed, %d at once", len(s.Slow), s.Latency[bpf.LatMiss].Count(), s.Latency[bpf.LatHit].Count())
+		}
+	})
 }

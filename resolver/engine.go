@@ -31,7 +31,7 @@ type Engine struct {
 
 	topo      atomic.Pointer[topology]
 	ports     topoState // of the topology goroutine
-	counters  counterRows
+	counters  counters
 	sources   sourceMemory
 	flights   flightTable
 	providers map[string]Provider // by name in lower case; fixed
@@ -92,6 +92,7 @@ func (e *Engine) Close() {
 		close(e.stop)
 		e.done.Wait()
 		e.topo.Store(emptyTopology())
+		e.counters.setActive(emptyTopology())
 		e.flights.close()
 		e.closeTopology()
 	})

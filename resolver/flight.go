@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"acmd/bpf"
 	"acmd/cache"
 	"acmd/mad/sa"
 )
@@ -45,7 +46,7 @@ type waiter struct {
 	src      Addr // to be told, when the engine chose it
 	joined   bool // somebody else's flight
 	hint     uintptr
-	row      counterRow // of the endpoint when it asked
+	row      *bpf.Endpoint // of the endpoint when it asked
 
 	next, prev       *waiter // of the flight
 	laterD, earlierD *waiter // in order of deadlines
@@ -225,9 +226,10 @@ func (e *Engine) tellAll(head *waiter, a *Answer) {
 func (e *Engine) tell(w *waiter, a *Answer) {
 	a.Src = w.src
 	if a.Status == StatusSuccess && w.joined {
-		w.row.add(w.hint, CounterRouteCache, 1)
+		w.row.Add(w.hint, CounterRouteCache, 1)
 	}
-	w.row.countFailure(w.hint, a.Status)
+	countFailure(w.row, w.hint, a.Status)
+	e.timeMiss(w, a.Status)
 	w.w.Answered(w.tag, a)
 }
 
@@ -252,6 +254,7 @@ func (e *Engine) Resolve(q *Query, tag uint64, w Waiter) {
 	}
 	if out == failed {
 		e.countCore(q, &a)
+		e.timeHit(now)
 		w.Answered(tag, &a)
 		return
 	}
@@ -264,11 +267,11 @@ func (e *Engine) Resolve(q *Query, tag uint64, w Waiter) {
 		}
 	}
 	if q.Kind == AskSA {
-		e.counters.core.add(nw.hint, CounterResolve, 1) // an endpoint counts no SA queries here
+		e.counters.core.Add(nw.hint, CounterResolve, 1) // an endpoint counts no SA queries here
 		e.askSA(f, nw)
 		return
 	}
-	tg.ev.row.add(nw.hint, CounterResolve, 1)
+	tg.ev.row.Add(nw.hint, CounterResolve, 1)
 	f.ask = e.askOf(q, &tg, f)
 	a.Src = nw.src
 	e.join(t, f, nw, &tg, now, &a)
@@ -300,7 +303,8 @@ func (e *Engine) join(t *topology, f *flight, w *waiter, tg *target, now int64, 
 		ft.mu.Unlock()
 		a.Status, a.Err, a.Path = s, err, sa.PathRecord{}
 		a.Core = s == StatusNoMemory || s == StatusNotConn // nobody was asked
-		tg.ev.row.countFailure(w.hint, s)
+		countFailure(tg.ev.row, w.hint, s)
+		e.timeHit(now)
 		if start {
 			e.run(f)
 		}
@@ -314,9 +318,10 @@ func (e *Engine) join(t *topology, f *flight, w *waiter, tg *target, now int64, 
 		if e.answerNow(t, &f.q, tg, now, a) {
 			ft.mu.Unlock()
 			if a.Status == StatusSuccess {
-				tg.ev.row.add(w.hint, CounterRouteCache, 1)
+				tg.ev.row.Add(w.hint, CounterRouteCache, 1)
 			}
-			tg.ev.row.countFailure(w.hint, a.Status)
+			countFailure(tg.ev.row, w.hint, a.Status)
+			e.timeHit(now)
 			w.w.Answered(w.tag, a)
 			return
 		}

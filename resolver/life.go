@@ -153,7 +153,7 @@ func (e *Engine) viewOf(p *portState, dev *transport.Device, t *topology) *portV
 			e.ports.again = true
 			continue
 		}
-		ev := &epView{ep: es.ep, port: v, prov: es.prov, row: e.counters.row(1 + int(ep.Slot))}
+		ev := &epView{ep: es.ep, port: v, prov: es.prov, row: e.counters.endpoint(ep)}
 		v.eps = append(v.eps, ev)
 		e.fileAddresses(t, v, ev)
 	}

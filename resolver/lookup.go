@@ -3,6 +3,7 @@
 package resolver
 
 import (
+	"acmd/bpf"
 	"acmd/cache"
 	"acmd/mad"
 	"acmd/mad/sa"
@@ -195,27 +196,27 @@ func (a *Answer) remembered(s Status, noDelay bool) {
 // Now-counters: one row takes both, the totals are sums.
 func (e *Engine) countNow(q *Query, tg *target, a *Answer) {
 	h, row := shardHint(a), tg.ev.row
-	row.add(h, CounterResolve, 1)
+	row.Add(h, CounterResolve, 1)
 	if a.Status == StatusSuccess {
-		row.add(h, CounterRouteCache, 1)
+		row.Add(h, CounterRouteCache, 1)
 		return
 	}
-	row.countFailure(h, a.Status)
+	countFailure(row, h, a.Status)
 }
 
 // countCore counts a query that no endpoint takes.
 func (e *Engine) countCore(_ *Query, a *Answer) {
 	h := shardHint(a)
-	e.counters.core.add(h, CounterResolve, 1)
-	e.counters.core.countFailure(h, a.Status)
+	e.counters.core.Add(h, CounterResolve, 1)
+	countFailure(e.counters.core, h, a.Status)
 }
 
-func (r counterRow) countFailure(h uintptr, s Status) {
+func countFailure(r *bpf.Endpoint, h uintptr, s Status) {
 	switch s {
 	case StatusSuccess:
 	case StatusNoData:
-		r.add(h, CounterNoData, 1)
+		r.Add(h, CounterNoData, 1)
 	default:
-		r.add(h, CounterError, 1)
+		r.Add(h, CounterError, 1)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"math"
 	"sync"
 
+	"acmd/bpf"
 	"acmd/cache"
 	"acmd/mad"
 	"acmd/mad/sa"
@@ -174,8 +175,12 @@ func (x *builtinEndpoint) knownRoute(ask *Ask, key *cache.Key) *Resolution {
 // askRoute sends one path query.
 func (x *builtinEndpoint) askRoute(ask *Ask, mask sa.ComponentMask, path *sa.PathRecord, done func(*SAResult)) {
 	x.e.stats.routeAsks.Add(1)
-	x.row.add(uintptr(ask.slot), CounterRouteQuery, 1)
-	x.sa.Path(mask, path, func(r SAResult) { done(&r) })
+	x.row.Add(uintptr(ask.slot), CounterRouteQuery, 1)
+	began := x.e.Now()
+	x.sa.Path(mask, path, func(r SAResult) {
+		x.e.timeStep(bpf.LatRoute, began)
+		done(&r)
+	})
 }
 
 // routeResult turns the outcome of a path query into a resolution.

@@ -2,21 +2,23 @@
 
 package resolver
 
+import "acmd/bpf"
+
 // The seven counters of the ACM protocol, in their fixed order (client protocol,
 // PERF_QUERY).
 const (
-	CounterError      = 0 // replies with a status other than success and no data
-	CounterResolve    = 1 // RESOLVE requests
-	CounterNoData     = 2
-	CounterAddrQuery  = 3 // questions of the address step that left the node
-	CounterAddrCache  = 4 // address known, route not
-	CounterRouteQuery = 5 // path queries sent to the SA
-	CounterRouteCache = 6 // answered from the cache, loopback included
-	NumCounters       = 7
+	CounterError      = bpf.CountError   // replies with a status other than success and no data
+	CounterResolve    = bpf.CountResolve // RESOLVE requests
+	CounterNoData     = bpf.CountNoData
+	CounterAddrQuery  = bpf.CountAddrQuery  // questions of the address step that left the node
+	CounterAddrCache  = bpf.CountAddrCache  // address known, route not
+	CounterRouteQuery = bpf.CountRouteQuery // path queries sent to the SA
+	CounterRouteCache = bpf.CountRouteCache // answered from the cache, loopback included
+	NumCounters       = bpf.NumCounters
 )
 
 // Counters is one row of the seven, in that order.
-type Counters [NumCounters]uint64
+type Counters = bpf.Counters
 
 // Resolver is what the doors ask of the engine. All methods are safe for
 // concurrent use.

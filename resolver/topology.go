@@ -5,6 +5,7 @@ package resolver
 import (
 	"slices"
 
+	"acmd/bpf"
 	"acmd/cache"
 	"acmd/mad"
 	"acmd/mad/transport"
@@ -43,7 +44,7 @@ type epView struct {
 	ep   *Endpoint
 	port *portView
 	prov ProviderEndpoint
-	row  counterRow
+	row  *bpf.Endpoint
 }
 
 // sourceRef is what a local address leads to.

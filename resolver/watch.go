@@ -218,6 +218,7 @@ func (e *Engine) apply() {
 	}
 	dropAll()
 	e.topo.Store(t)
+	e.counters.setActive(t)
 	dropAll()
 	e.dropNewLocals(old, t)
 	e.report(old, t, ib)

@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"time"
 
+	"acmd/bpf"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -110,6 +112,7 @@ func (l *loop) rejectWithSpare(lfd int, cause syscall.Errno) bool {
 	if errno == 0 {
 		unix.Close(fd)
 		l.stats.rejected[RejectedDescriptors].add(1)
+		l.count.Add(bpf.Rejected, 1)
 	}
 	l.spare = openSpare()
 	if errno == unix.EAGAIN {
@@ -125,7 +128,10 @@ func (l *loop) rejectWithSpare(lfd int, cause syscall.Errno) bool {
 // admit checks the bounds and gives the connection to the next loop.
 func (l *loop) admit(fd int, tcp bool) {
 	s := l.srv
-	h := handoff{fd: int32(fd)}
+	h := handoff{fd: int32(fd), door: bpf.DoorUnix}
+	if tcp {
+		h.door = bpf.DoorTCP
+	}
 	if s.open.Add(1) > int64(s.cfg.MaxClients) {
 		l.reject(h, RejectedClients)
 		return
@@ -154,6 +160,7 @@ func (l *loop) admit(fd int, tcp bool) {
 
 func (l *loop) reject(h handoff, why RejectReason) {
 	l.stats.rejected[why].add(1)
+	l.count.Add(bpf.Rejected, 1)
 	if why != RejectedKernel {
 		l.warn("client rejected", "reason", why.String(), "open", l.srv.open.Load()-1)
 	}
@@ -174,7 +181,7 @@ func (l *loop) adopt(h handoff) {
 	if l.gen++; l.gen <= 0 {
 		l.gen = 1
 	}
-	c := &conn{loop: l, fd: h.fd, gen: l.gen, uid: h.uid, hasUID: h.hasUID, events: unix.EPOLLIN}
+	c := &conn{loop: l, fd: h.fd, gen: l.gen, door: h.door, uid: h.uid, hasUID: h.hasUID, events: unix.EPOLLIN}
 	ev := unix.EpollEvent{Events: c.events, Fd: c.fd, Pad: c.gen}
 	if err := unix.EpollCtl(l.ep, unix.EPOLL_CTL_ADD, int(c.fd), &ev); err != nil {
 		l.warn("client rejected", "reason", "epoll", "err", err)
@@ -187,6 +194,7 @@ func (l *loop) adopt(h handoff) {
 	l.conns[c.fd] = c
 	l.open++
 	l.stats.accepted.add(1)
+	l.count.Add(bpf.Accepted, 1)
 	if l.draining {
 		l.lastRead(c)
 	}
@@ -205,6 +213,7 @@ func (l *loop) close(c *conn, why CloseReason) {
 	l.conns[c.fd] = nil
 	l.open--
 	l.stats.closed[why].add(1)
+	l.count.Add(bpf.Unsent, c.owed())
 	c.in, c.out, c.ring = nil, nil, nil
 	l.abandon(handoff{fd: c.fd, uid: c.uid, hasUID: c.hasUID})
 }

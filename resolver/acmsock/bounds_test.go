@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"acmd/bpf"
 	"acmd/resolver"
 )
 
@@ -127,7 +128,8 @@ func TestFaultBehindMiss(t *testing.T) {
 // clients that left count until they are answered.
 func TestMaxPending(t *testing.T) {
 	f := newFake()
-	s := serve(t, f, func(c *Config) { c.MaxPending = 3 })
+	f.counts = bpf.NewMemory()
+	s := serve(t, f, func(c *Config) { c.MaxPending, c.Counters = 3, f.counts })
 	gone := dialServer(t, s)
 	mustWrite(t, gone, append(ask(1, 1, 1), ask(2, 1, 2)...))
 	eventually(t, "held", func() bool { return f.waiting() == 2 })

@@ -163,7 +163,7 @@ func TestClientProtocolErrors(t *testing.T) {
 			putLength(b, 15)
 			return b
 		}},
-		{"another operation", func(req []byte) []byte { return appendPerf(nil, req, newFake(), &resolver.Counters{}) }},
+		{"another operation", func(req []byte) []byte { return appendPerf(nil, req, newFake()) }},
 		{"no path", func(req []byte) []byte { return appendHeader(nil, 1, 0, HeaderSize, req) }},
 		{"half a record", func(req []byte) []byte {
 			return append(appendHeader(nil, 1, 0, HeaderSize+36, req), make([]byte, 36)...)

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"acmd/bpf"
 )
 
 // Mode is where clients find the server (server_mode).
@@ -51,6 +53,10 @@ type Config struct {
 	// file is made or removed. The server takes them over.
 	Listeners []int
 
+	// Counters is where the server counts, the engine's: the totals that it tells
+	// are those of both. nil: memory of its own.
+	Counters *bpf.Maps
+
 	Threads    int // event loops (server_threads); 0: 1
 	MaxClients int // connections at a time; 0: DefaultMaxClients
 	MaxPerUID  int // connections of one user on unix sockets; 0: no bound
@@ -67,6 +73,9 @@ type Config struct {
 func (c *Config) check() error {
 	if c.RunDir == "" {
 		c.RunDir = DefaultRunDir
+	}
+	if c.Counters == nil {
+		c.Counters = bpf.NewMemory()
 	}
 	if c.Threads == 0 {
 		c.Threads = 1

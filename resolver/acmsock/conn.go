@@ -3,6 +3,7 @@
 package acmsock
 
 import (
+	"acmd/bpf"
 	"acmd/resolver"
 
 	"golang.org/x/sys/unix"
@@ -68,6 +69,7 @@ type conn struct {
 	events uint32 // what epoll watches
 	hasUID bool
 	uid    uint32
+	door   bpf.Door
 
 	eof    bool // the client sends no more, or the server takes no more
 	stop   bool // framing is lost: nothing more is parsed
@@ -95,6 +97,16 @@ func (c *conn) Answered(tag uint64, a *resolver.Answer) {
 }
 
 func (c *conn) idle() bool { return c.head == c.tail }
+
+// owed counts the replies that wait in the ring.
+func (c *conn) owed() (n uint64) {
+	for seq := c.head; seq != c.tail; seq++ {
+		if c.slot(seq).state != slotSkipped {
+			n++
+		}
+	}
+	return n
+}
 
 // direct tells whether a reply may go out at once: none is owed before it.
 func (c *conn) direct() bool { return c.head == c.tail && len(c.out) == 0 }

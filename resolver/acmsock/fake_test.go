@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"acmd/bpf"
 	"acmd/cache"
 	"acmd/mad"
 	"acmd/resolver"
@@ -26,6 +27,7 @@ type fakeResolver struct {
 	eps    []*resolver.Endpoint
 	totals resolver.Counters
 	perEP  resolver.Counters
+	counts *bpf.Maps // part of the totals if there are any
 
 	lookups, resolves atomic.Int64
 
@@ -156,8 +158,16 @@ func (f *fakeResolver) releaseAll() int {
 }
 
 func (f *fakeResolver) Endpoints() []*resolver.Endpoint                          { return f.eps }
-func (f *fakeResolver) Totals() resolver.Counters                                { return f.totals }
 func (f *fakeResolver) EndpointCounters(ep *resolver.Endpoint) resolver.Counters { return f.perEP }
+
+func (f *fakeResolver) Totals() resolver.Counters {
+	c := f.totals
+	if f.counts != nil {
+		own := f.counts.Totals()
+		c.Add(&own)
+	}
+	return c
+}
 
 func (f *fakeResolver) BySource(src *resolver.Addr) *resolver.Endpoint {
 	for _, ep := range f.eps {

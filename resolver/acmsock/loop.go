@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"time"
 
+	"acmd/bpf"
 	"acmd/resolver"
 
 	"golang.org/x/sys/unix"
@@ -48,6 +49,7 @@ type loop struct {
 	box   *mailbox
 	done  chan struct{}
 	stats loopStats
+	count *bpf.Shard
 
 	listeners []listener // only of the first loop
 	spare     int        // descriptor to give up for a rejection
@@ -75,7 +77,8 @@ type loop struct {
 	in, out  []byte
 	q        resolver.Query
 	a        resolver.Answer
-	now      int64 // engine's clock
+	now      int64  // engine's clock
+	hits     uint64 // requests answered since now that are not timed yet
 	requests uint64
 	bytesIn  uint64
 	bytesOut uint64
@@ -97,7 +100,7 @@ func newLoop(s *Server) (*loop, error) {
 		return nil, err
 	}
 	l := &loop{
-		srv: s, ep: ep, box: box, spare: -1,
+		srv: s, ep: ep, box: box, spare: -1, count: s.cfg.Counters.Shard(),
 		done: make(chan struct{}), base: time.Now(),
 		in: make([]byte, readSize), out: make([]byte, 0, outLimit+MaxRequest),
 	}
@@ -212,6 +215,8 @@ func (l *loop) publish() {
 	l.stats.requests.add(l.requests)
 	l.stats.bytesIn.add(l.bytesIn)
 	l.stats.bytesOut.add(l.bytesOut)
+	l.count.Add(bpf.BytesIn, l.bytesIn)
+	l.count.Add(bpf.BytesOut, l.bytesOut)
 	l.requests, l.bytesIn, l.bytesOut = 0, 0, 0
 }
 
@@ -289,6 +294,7 @@ func (l *loop) complete(m *completion) {
 	if s.state != slotWaiting {
 		return
 	}
+	l.replied(c, m.status)
 	a := resolver.Answer{Status: m.status, Core: m.core, Asked: m.asked, Path: m.path, Src: m.src}
 	req := s.buf // the reply overwrites it
 	if s.sa {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"acmd/bpf"
 	"acmd/mad/sa"
 	"acmd/resolver"
 
@@ -31,6 +32,7 @@ type handoff struct {
 	fd     int32
 	uid    uint32
 	hasUID bool
+	door   bpf.Door
 }
 
 type order uint8

@@ -65,10 +65,9 @@ func appendSAReply(b, req []byte, st resolver.Status, a *resolver.Answer) []byte
 	return b
 }
 
-// appendPerf appends the reply to a PERF_QUERY. extra is added to the service's
-// totals: what the doors counted and the engine never saw.
-func appendPerf(b, req []byte, r resolver.Resolver, extra *resolver.Counters) []byte {
-	c, ok := counters(req, r, extra)
+// appendPerf appends the reply to a PERF_QUERY.
+func appendPerf(b, req []byte, r resolver.Resolver) []byte {
+	c, ok := counters(req, r)
 	n := len(b)
 	if !ok {
 		b = appendHeader(b, uint8(OpPerf)|ackBit, resolver.StatusSrcAddr, HeaderSize, req)
@@ -86,17 +85,13 @@ func appendPerf(b, req []byte, r resolver.Resolver, extra *resolver.Counters) []
 }
 
 // counters selects the row that a PERF_QUERY asks for.
-func counters(req []byte, r resolver.Resolver, extra *resolver.Counters) (c resolver.Counters, ok bool) {
+func counters(req []byte, r resolver.Resolver) (c resolver.Counters, ok bool) {
 	index := int(req[offSrcIndex])
 	record := len(req) >= HeaderSize+RecordSize
 	source := record && binary.NativeEndian.Uint32(req[HeaderSize:])&FlagSource != 0
 	switch {
 	case record && !source, !record && index == 0:
-		c = r.Totals()
-		for i := range c {
-			c[i] += extra[i]
-		}
-		return c, true
+		return r.Totals(), true
 	case index >= 1:
 		eps := r.Endpoints()
 		if index > len(eps) {

@@ -5,6 +5,7 @@ package acmsock
 import (
 	"syscall"
 
+	"acmd/bpf"
 	"acmd/resolver"
 
 	"golang.org/x/sys/unix"
@@ -84,7 +85,7 @@ func (l *loop) pop(c *conn) {
 			l.out = append(l.out, s.reply()...)
 			s.long = nil
 		case slotDeferred:
-			l.out = l.query(l.out, s.buf[:s.n])
+			l.out = l.query(c, l.out, s.buf[:s.n])
 		}
 		c.head++
 		if c.zero == c.head {
@@ -99,6 +100,7 @@ func (l *loop) pop(c *conn) {
 // flush writes the output; what the socket does not take is kept in c.out. It
 // returns false if the connection was closed.
 func (l *loop) flush(c *conn) bool {
+	l.timeHits()
 	if len(l.out) == 0 || c.closed {
 		l.out = l.out[:0]
 		return !c.closed
@@ -202,11 +204,13 @@ func (l *loop) settle(c *conn, progress bool) {
 // and ends parsing.
 func (l *loop) fault(c *conn, b []byte, f Fault) {
 	l.stats.faults[f].add(1)
+	l.count.Add(bpf.RequestWord(c.door, bpf.KindInvalid), 1)
 	l.overtake(c, b)
 	c.stop = true
 	if c.closed {
 		return
 	}
+	l.replied(c, resolver.StatusInvalid)
 	if c.direct() {
 		l.out = appendError(l.out, b, resolver.StatusInvalid)
 		return
@@ -226,8 +230,13 @@ func (l *loop) handle(c *conn, msg []byte) {
 		l.resolve(c, msg)
 		return
 	}
+	kind := bpf.KindPerf
+	if opOf(msg) == OpEndpoint {
+		kind = bpf.KindEndpoint
+	}
+	l.count.Add(bpf.RequestWord(c.door, kind), 1)
 	if c.direct() {
-		l.out = l.query(l.out, msg)
+		l.out = l.query(c, l.out, msg)
 		return
 	}
 	// Answered in its turn: it then counts what was answered before it, and an
@@ -247,22 +256,27 @@ func (l *loop) overtake(c *conn, msg []byte) {
 	s.state, s.long = slotSkipped, nil
 	c.zero = 0
 	l.stats.superseded.add(1)
+	l.count.Add(bpf.Superseded, 1)
 	l.pop(c)
 }
 
 // query answers PERF_QUERY and EP_QUERY.
-func (l *loop) query(b, msg []byte) []byte {
+func (l *loop) query(c *conn, b, msg []byte) []byte {
+	n := len(b)
 	if opOf(msg) == OpPerf {
-		extra := l.srv.doorCounters()
-		return appendPerf(b, msg, l.srv.r, &extra)
+		b = appendPerf(b, msg, l.srv.r)
+	} else {
+		b = appendEndpoint(b, msg, l.srv.r)
 	}
-	return appendEndpoint(b, msg, l.srv.r)
+	l.replied(c, resolver.Status(b[n+offStatus]))
+	return b
 }
 
 // resolve answers a RESOLVE at once or hands it to the engine.
 func (l *loop) resolve(c *conn, msg []byte) {
 	q := &l.q
 	st := ParseRequest(msg, q)
+	l.count.Add(bpf.RequestWord(c.door, bpf.Kind(q.Kind)), 1)
 	if st == resolver.StatusSuccess && q.Kind == resolver.ByPath && !q.Src.IsZero() {
 		st = l.pathSource(q)
 	}
@@ -270,11 +284,13 @@ func (l *loop) resolve(c *conn, msg []byte) {
 	switch {
 	case st != resolver.StatusSuccess:
 		l.stats.bodyErrors.add(1)
+		l.count.Add(bpf.DoorRefused, 1)
 		l.refuse(c, msg, st)
 	case r.Lookup(q, l.now, &l.a):
 		l.answer(c, msg)
 	case l.srv.pending.Load() >= int64(l.srv.cfg.MaxPending):
 		l.stats.refused.add(1)
+		l.count.Add(bpf.DoorRefused, 1)
 		l.refuse(c, msg, resolver.StatusNoMemory)
 	default:
 		s, seq := c.push(msg)
@@ -289,6 +305,8 @@ func (l *loop) resolve(c *conn, msg []byte) {
 
 // answer places the reply that Lookup gave.
 func (l *loop) answer(c *conn, msg []byte) {
+	l.replied(c, l.a.Status)
+	l.hits++
 	var s *slot
 	b := l.out
 	if !c.direct() {
@@ -305,6 +323,8 @@ func (l *loop) answer(c *conn, msg []byte) {
 
 // refuse places a failure that the door found.
 func (l *loop) refuse(c *conn, msg []byte, st resolver.Status) {
+	l.replied(c, st)
+	l.hits++
 	var s *slot
 	b := l.out
 	if !c.direct() {
@@ -317,6 +337,22 @@ func (l *loop) refuse(c *conn, msg []byte, st resolver.Status) {
 		b = appendError(b, msg, st)
 	}
 	l.place(s, b)
+}
+
+// replied counts a reply. Counts come before the reply that they are of, so that
+// whoever has one finds it counted, also after this process was killed.
+func (l *loop) replied(c *conn, st resolver.Status) {
+	l.count.Add(bpf.ReplyWord(c.door, uint8(st)), 1)
+}
+
+// timeHits notes how long the requests took that were answered at once: from the
+// reading of the clock before the first of them, one for all that came together,
+// to the write of their replies.
+func (l *loop) timeHits() {
+	if l.hits > 0 {
+		l.count.ObserveN(bpf.LatHit, l.srv.r.Now()-l.now, l.hits)
+		l.hits = 0
+	}
 }
 
 func (l *loop) place(s *slot, b []byte) {

@@ -129,26 +129,6 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// Totals are the seven counters of the whole service, as PERF_QUERY gives them.
-func (s *Server) Totals() resolver.Counters {
-	c, own := s.r.Totals(), s.doorCounters()
-	for i, n := range own {
-		c[i] += n
-	}
-	return c
-}
-
-// doorCounters is what PERF_QUERY totals must have on top of the engine's:
-// RESOLVE requests that it never saw.
-func (s *Server) doorCounters() (c resolver.Counters) {
-	for _, l := range s.loops {
-		n := l.stats.bodyErrors.v.Load() + l.stats.refused.v.Load()
-		c[resolver.CounterError] += n
-		c[resolver.CounterResolve] += n
-	}
-	return c
-}
-
 // users counts connections by user id, for the bound of one user.
 type users struct {
 	mu sync.Mutex

@@ -79,7 +79,7 @@ var commented = map[string]bool{
 	"route_data_file": true, "addr_data_file": true, "support_ips_in_addr_cfg": true, "provider_lib_path": true,
 	"request_timeout": true, "refresh": true, "negative_timeout": true, "cache_size": true,
 	"server_threads": true, "max_clients": true, "max_user_clients": true, "poll_interval": true, "sa_max_rate": true,
-	"metrics_addr": true,
+	"metrics_addr": true, "bpf_dir": true,
 }
 
 // meanings has the text of the comment above each option of the generated file.
@@ -119,6 +119,7 @@ var meanings = map[string]string{
 	"max_user_clients":        "Client connections of one user at one time on the unix socket; 0 for no bound.",
 	"poll_interval":           "How often devices and links are looked at beside their events, in ms.",
 	"sa_max_rate":             "SA questions per second of this node; 0: no limit.",
+	"bpf_dir":                 "Where counters are pinned so that they outlive the daemon: a directory on a bpf\nfile system, or none.",
 	"metrics_addr":            "Where Prometheus scrapes figures: HOST:PORT (:PORT on every address), the path\nof a unix socket, or off.",
 }
 

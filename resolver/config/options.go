@@ -62,6 +62,7 @@ var options = []option{
 	millis("poll_interval", 10, func(s *Settings) *time.Duration { return &s.PollInterval }),
 	number("sa_max_rate", 0, 10_000_000, func(s *Settings) *int { return &s.SAMaxRate }),
 	address("metrics_addr", func(s *Settings) *string { return &s.MetricsAddr }),
+	bpfDir,
 }
 
 var optionIndex = func() map[string]*option {
@@ -247,6 +248,25 @@ func address(name string, at func(*Settings) *string) option {
 			return *at(s)
 		}}
 }
+
+// bpfDir is a directory on a bpf file system, or none.
+var bpfDir = option{"bpf_dir",
+	func(s *Settings, v string) error {
+		switch {
+		case strings.EqualFold(v, "none"):
+			v = ""
+		case !filepath.IsAbs(v):
+			return fmt.Errorf("%q is neither none nor an absolute path", v)
+		}
+		s.BPFDir = v
+		return nil
+	},
+	func(s *Settings) string {
+		if s.BPFDir == "" {
+			return "none"
+		}
+		return s.BPFDir
+	}}
 
 // maxSocketPath is what fits into sun_path with its NUL (unix(7)).
 const maxSocketPath = 107

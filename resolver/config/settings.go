@@ -21,6 +21,8 @@ const (
 	AddressFile    = "ibacm_addr.cfg"
 	RouteFile      = "ibacm_route.data"
 	HostsFile      = "ibacm_hosts.data"
+
+	DefaultBPFDir = "/sys/fs/bpf/acmd"
 )
 
 // Forever is the lifetime of what is never dropped for age (-1 in the file).
@@ -96,6 +98,7 @@ type Settings struct {
 	MaxUserClients  int           // those of one user on the unix socket; 0: no bound
 	PollInterval    time.Duration // how often devices and links are looked at (file: ms)
 	SAMaxRate       int           // SA requests per second of the node; 0: no limit
+	BPFDir          string        // directory of the pinned counters' own directories; "": nothing is pinned
 	MetricsAddr     string        // where Prometheus scrapes: HOST:PORT or the path of a unix socket; "": off
 
 	origins map[string]Origin // by option name; absent: default
@@ -155,6 +158,7 @@ func Defaults(confDir, runDir string) *Settings {
 		DefaultProvider: "ibacmp",
 		RequestTimeout:  2 * time.Second,
 		Refresh:         15 * time.Minute,
+		BPFDir:          DefaultBPFDir,
 		NegativeTimeout: time.Second,
 		CacheSize:       65536,
 		ServerThreads:   1,

@@ -110,6 +110,7 @@ func Open(p transport.Port, info transport.PortInfo, cfg Config, log *slog.Logge
 	if c.auto() {
 		c.window = AutoWindow / 4
 	}
+	c.count.init(cfg.Counters)
 	c.count.window.Store(int64(c.window))
 	c.poll, _ = p.(transport.Pollable)
 	c.info.Store(&info)

@@ -2,7 +2,11 @@
 
 package sa
 
-import "time"
+import (
+	"time"
+
+	"acmd/bpf"
+)
 
 // Limits and defaults of [Config].
 const (
@@ -55,6 +59,8 @@ type Config struct {
 	// is asked again, a gap later each time, while the flight lives. The answer
 	// may be wrong for the seconds of an SM's sweep.
 	RetryNoRecords int
+	// Counters is where the client counts beside its own [Stats]; nil: nowhere.
+	Counters *bpf.Shard
 	// Suspect is called on the owner goroutine when SA traffic goes nowhere: the
 	// port's attributes should be read again and given to Update. It must not
 	// block; it may call Update itself. It is called at most once per MinGap.
@@ -62,6 +68,9 @@ type Config struct {
 }
 
 func (c *Config) normalize() {
+	if c.Counters == nil {
+		c.Counters = bpf.NewShard()
+	}
 	if c.Timeout <= 0 {
 		c.Timeout = DefaultTimeout
 	}

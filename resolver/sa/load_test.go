@@ -315,6 +315,7 @@ func FuzzReceive(f *testing.F) {
 		info := activeInfo()
 		c.cur = &info
 		c.cfg.normalize()
+		c.count.init(c.cfg.Counters)
 		calls := 0
 		mask, rec := fullQuestion(9)
 		fl := c.newTestFlight(mask, rec, func(r *Result) {

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"acmd/bpf"
 	"acmd/mad"
 	"acmd/mad/ring"
 	madsa "acmd/mad/sa"
@@ -206,6 +207,7 @@ func (c *Client) refused(f *flight, s *ring.Slot) {
 // report ends a flight with an answer.
 func (c *Client) report(f *flight, s *ring.Slot, err error) {
 	c.count.answers.Add(1)
+	c.cfg.Counters.Observe(bpf.LatSA, c.now-f.sent)
 	if err != nil {
 		c.count.failures.Add(1)
 	}

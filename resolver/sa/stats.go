@@ -2,7 +2,11 @@
 
 package sa
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"acmd/bpf"
+)
 
 // Stats is a snapshot of a client's counters and gauges.
 type Stats struct {
@@ -36,8 +40,35 @@ type Stats struct {
 type counters struct {
 	queries, refused, sent, retries, answers, failures, timeouts, busy, ok, noRecords,
 	errors, noSA, mismatched, stray, malformed, unhandled, datagrams, sendErrors,
-	recvErrors, suspects atomic.Uint64
+	recvErrors, suspects counter
 	outstanding, window atomic.Int64
+}
+
+// counter counts for the client and, beyond its life, for the service.
+type counter struct {
+	own   atomic.Uint64
+	shard *bpf.Shard
+	word  bpf.Word
+}
+
+func (n *counter) Add(delta uint64) {
+	n.own.Add(delta)
+	n.shard.Add(n.word, delta)
+}
+
+func (n *counter) Load() uint64 { return n.own.Load() }
+
+func (n *counters) init(s *bpf.Shard) {
+	for word, at := range map[bpf.Word]*counter{
+		bpf.SAQueries: &n.queries, bpf.SARefused: &n.refused, bpf.SASent: &n.sent, bpf.SARetries: &n.retries,
+		bpf.SAAnswers: &n.answers, bpf.SAFailures: &n.failures, bpf.SATimeouts: &n.timeouts, bpf.SABusy: &n.busy,
+		bpf.SAOK: &n.ok, bpf.SANoRecords: &n.noRecords, bpf.SAErrors: &n.errors, bpf.SANoSA: &n.noSA,
+		bpf.SAMismatched: &n.mismatched, bpf.SAStray: &n.stray, bpf.MADMalformed: &n.malformed,
+		bpf.MADUnhandled: &n.unhandled, bpf.MADSent: &n.datagrams, bpf.MADSendErrors: &n.sendErrors,
+		bpf.MADRecvErrors: &n.recvErrors, bpf.SASuspects: &n.suspects,
+	} {
+		at.shard, at.word = s, word
+	}
 }
 
 // Stats reads the counters. Safe for concurrent use; the fields are read one by

@@ -157,5 +157,6 @@ func (d *Daemon) State() any {
 		"groups":    groups,
 		"clients":   d.door.Stats(),
 		"metrics":   d.metrics.state(),
+		"counters":  d.countersState(),
 	}
 }

@@ -57,7 +57,7 @@ func (m metricsSource) Snapshot() *metrics.Snapshot {
 		Version:   d.opts.Version,
 		GoVersion: runtime.Version(),
 		Started:   d.started,
-		Service:   d.door.Totals(),
+		Service:   d.engine.Totals(),
 		Clients:   clientMetrics(d.door.Stats()),
 		Engine:    d.engine.Stats(),
 		Cache:     d.engine.CacheStats(),

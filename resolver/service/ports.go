@@ -8,6 +8,7 @@ import (
 	"sort"
 	"sync"
 
+	"acmd/bpf"
 	"acmd/mad/transport"
 	"acmd/resolver"
 	"acmd/resolver/acmp"
@@ -17,11 +18,12 @@ import (
 
 // portTable has the SA client of each open port.
 type portTable struct {
-	fabric  transport.Fabric
-	cfg     saclient.Config
-	log     *slog.Logger
-	acm     *acmp.Source
-	suspect func() // asks the engine to read the ports again; set once it runs
+	fabric   transport.Fabric
+	cfg      saclient.Config
+	counters *bpf.Maps
+	log      *slog.Logger
+	acm      *acmp.Source
+	suspect  func() // asks the engine to read the ports again; set once it runs
 
 	mu    sync.Mutex
 	ports map[portID]*saPort
@@ -33,8 +35,8 @@ type portID struct {
 	port   uint8
 }
 
-func newPortTable(f transport.Fabric, cfg saclient.Config, log *slog.Logger) *portTable {
-	t := &portTable{fabric: f, cfg: cfg, log: log, ports: map[portID]*saPort{}}
+func newPortTable(f transport.Fabric, cfg saclient.Config, counters *bpf.Maps, log *slog.Logger) *portTable {
+	t := &portTable{fabric: f, cfg: cfg, counters: counters, log: log, ports: map[portID]*saPort{}}
 	t.cfg.Suspect = t.doubt
 	return t
 }
@@ -46,7 +48,9 @@ func (t *portTable) open(device string, info transport.PortInfo) (resolver.SA, e
 		return nil, err
 	}
 	log := t.log.With("device", device, "port", info.Num)
-	client := saclient.Open(p, info, t.cfg, log)
+	cfg := t.cfg
+	cfg.Counters = t.counters.Shard()
+	client := saclient.Open(p, info, cfg, log)
 	s := &saPort{EngineSA: acmp.EngineSA{Client: client}, table: t, id: portID{device, info.Num}}
 	if err := t.acm.Attach(device, info.Num, client); err != nil {
 		s.Close()

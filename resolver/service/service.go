@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"acmd/bpf"
 	"acmd/mad"
 	"acmd/mad/transport"
 	"acmd/resolver"
@@ -42,6 +43,8 @@ type Daemon struct {
 	logs     *logFile
 	level    slog.LevelVar
 	log      *slog.Logger
+
+	counters *bpf.Maps
 
 	fabric  *fabricView
 	ports   *portTable
@@ -98,6 +101,9 @@ func Start(o Options) (d *Daemon, err error) {
 	if _, err := acmsock.RaiseNoFile(d.log, settings.MaxClients); err != nil {
 		d.log.Warn("open files", "err", err)
 	}
+	if err = d.openCounters(settings); err != nil {
+		return d, err
+	}
 	if err = d.startEngine(settings); err != nil {
 		return d, err
 	}
@@ -128,7 +134,7 @@ func (d *Daemon) startEngine(s *config.Settings) (err error) {
 	if d.opts.Observe != nil {
 		d.opts.Observe(d.fabric.Fabric)
 	}
-	d.ports = newPortTable(d.fabric, saConfig(s), d.log)
+	d.ports = newPortTable(d.fabric, saConfig(s), d.counters, d.log)
 	d.acm = acmp.New(acmp.Config{
 		Depth: s.ResolveDepth, Timeout: s.Timeout, Retries: s.Retries,
 		MinMTU: s.MinMTU, MinRate: s.MinRate, RouteACM: s.RouteProt == config.RouteACM,
@@ -149,6 +155,7 @@ func (d *Daemon) startEngine(s *config.Settings) (err error) {
 	cfg := engineConfig(s)
 	cfg.Fabric, cfg.Host, cfg.Log = d.fabric, host, d.log
 	cfg.OpenSA = d.ports.open
+	cfg.Counters = d.counters
 	cfg.Sources = d.sources(s)
 	cfg.Routes = d.preload
 	cfg.OnTopology = d.topologyChanged
@@ -181,7 +188,7 @@ func (d *Daemon) startDoors(s *config.Settings, passed []int) (err error) {
 	cfg := acmsock.Config{
 		RunDir: d.opts.RunDir, Mode: acmsock.Mode(s.ServerMode), Port: s.ServerPort,
 		NoLinks: s.AcmePlusKernelOnly, Listeners: passed, Threads: s.ServerThreads, MaxClients: s.MaxClients,
-		MaxPerUID: s.MaxUserClients,
+		MaxPerUID: s.MaxUserClients, Counters: d.counters,
 	}
 	if d.door, err = acmsock.New(cfg, d.engine, d.log); err != nil {
 		return err
