@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"reflect"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,7 +49,7 @@ func synthetic() *Snapshot {
 		Endpoints: []Endpoint{
 			{"mlx5_0", 1, "0xffff", "ibacmp", "0x0002c903000e0b72", resolver.Counters{11, 12, 13, 14, 15, 16, 17}},
 			{"mlx5_0", 1, "0x8012", "ibacmp", "0x0002c903000e0b72", resolver.Counters{21, 22, 23, 24, 25, 26, 27}},
-			{"mlx5_1", 2, "0xffff", "ibacmp", "0x0002c903000e0b74", resolver.Counters{31, 32, 33, 34, 35, 36, 1 << 60}},
+			{"mlx5_1", 2, "0xffff", "ibacmp", "0x0002c903000e0b74", resolver.Counters{31, 32, 33, 34, 35, 36, 1 << 40}},
 		},
 		Requests: []Count{
 			{[]string{"unix", "resolve"}, 1001}, {[]string{"tcp", "resolve"}, 1002}, {[]string{"netlink", "resolve"}, 1003},
@@ -79,6 +80,33 @@ func synthetic() *Snapshot {
 	number(601, &s.ACM)
 	s.ACM.Refused = map[string]uint64{"stray": 621, "rate": 622}
 	return s
+}
+
+// moving is a source whose counters grow with each snapshot, each at its own pace.
+type moving struct{ n atomic.Uint64 }
+
+func (m *moving) Snapshot() *Snapshot {
+	s := synthetic()
+	grow(reflect.ValueOf(s).Elem(), m.n.Add(1))
+	return s
+}
+
+// grow multiplies all that counts, which is all that is unsigned and of 64 bits.
+func grow(v reflect.Value, n uint64) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				grow(v.Field(i), n)
+			}
+		}
+	case reflect.Slice, reflect.Array:
+		for i := range v.Len() {
+			grow(v.Index(i), n)
+		}
+	case reflect.Uint64:
+		v.SetUint(v.Uint() * n)
+	}
 }
 
 // steps is a histogram with something in every n-th bucket.
