@@ -3,13 +3,16 @@
 package preload
 
 import (
-	"cmp"
+	"bytes"
 	"fmt"
+	"hash/maphash"
 	"io"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"acmd/cache"
 	"acmd/mad"
 	"acmd/resolver"
 	"acmd/resolver/config"
@@ -18,33 +21,88 @@ import (
 // MaxHosts bounds the rows of a hosts file.
 const MaxHosts = 1 << 20
 
-// Host is a row of the hosts file.
-type Host struct {
-	Addr resolver.Addr // name, IPv4 or IPv6 address
-	Text string        // as written
-	GID  mad.GID
-	Line int // 1-based
+// Hosts is a hosts file. It is immutable. A row takes some 50 bytes: sites load
+// tens of thousands.
+type Hosts struct {
+	rows  []hostRow
+	addrs []byte   // kind, length and bytes of each address, in order of rows
+	index []uint32 // open addressing: row number + 1, 0 for an empty place
+	seed  maphash.Seed
 }
 
-// Hosts is a hosts file. It is immutable.
-type Hosts struct {
-	rows  []Host
-	index map[resolver.Addr]int32
+type hostRow struct {
+	gid  mad.GID
+	at   uint32 // of its address in addrs
+	line uint32 // 1-based
 }
 
 // Len counts the rows that were taken.
 func (h *Hosts) Len() int { return len(h.rows) }
 
-// Rows returns the rows in file order; they must not be changed.
-func (h *Hosts) Rows() []Host { return h.rows }
+// All returns the rows in file order.
+func (h *Hosts) All() iter.Seq2[resolver.Addr, mad.GID] {
+	return func(yield func(resolver.Addr, mad.GID) bool) {
+		for i := range h.rows {
+			b := h.addr(i)
+			a := resolver.Addr{Kind: cache.Kind(b[0]), Len: b[1]}
+			copy(a.Data[:], b[2:])
+			if !yield(a, h.rows[i].gid) {
+				return
+			}
+		}
+	}
+}
 
 // Lookup returns the GID of a name or IP address.
 func (h *Hosts) Lookup(a *resolver.Addr) (mad.GID, bool) {
-	i, ok := h.index[*a]
-	if !ok {
+	if len(h.rows) == 0 {
 		return mad.GID{}, false
 	}
-	return h.rows[i].GID, true
+	var buf [2 + cache.MaxKeyData]byte
+	if n := h.index[h.place(packAddr(buf[:0], a))]; n != 0 {
+		return h.rows[n-1].gid, true
+	}
+	return mad.GID{}, false
+}
+
+// packAddr appends an address as addrs has it.
+func packAddr(b []byte, a *resolver.Addr) []byte {
+	return append(append(b, byte(a.Kind), a.Len), a.Bytes()...)
+}
+
+func (h *Hosts) addr(row int) []byte {
+	b := h.addrs[h.rows[row].at:]
+	return b[:2+int(b[1])]
+}
+
+// place finds where in the index an address is, or would be.
+func (h *Hosts) place(addr []byte) int {
+	mask := len(h.index) - 1
+	for i := int(maphash.Bytes(h.seed, addr)) & mask; ; i = (i + 1) & mask {
+		if n := h.index[i]; n == 0 || bytes.Equal(h.addr(int(n-1)), addr) {
+			return i
+		}
+	}
+}
+
+// add takes a row, or returns the number of the one that has its address.
+func (h *Hosts) add(a *resolver.Addr, gid mad.GID, line int) (old int, ok bool) {
+	if 3*len(h.index) <= 4*len(h.rows) {
+		h.index = make([]uint32, max(8, 2*len(h.index)))
+		for i := range h.rows {
+			h.index[h.place(h.addr(i))] = uint32(i + 1)
+		}
+	}
+	at := len(h.addrs)
+	h.addrs = packAddr(h.addrs, a)
+	i := h.place(h.addrs[at:])
+	if n := h.index[i]; n != 0 {
+		h.addrs = h.addrs[:at]
+		return int(n - 1), false
+	}
+	h.rows = append(h.rows, hostRow{gid, uint32(at), uint32(line)})
+	h.index[i] = uint32(len(h.rows))
+	return 0, true
 }
 
 // ReadHosts reads rows "address gid"; name stands for the file in messages. A #
@@ -53,62 +111,47 @@ func (h *Hosts) Lookup(a *resolver.Addr) (mad.GID, bool) {
 // may have one GID.
 func ReadHosts(r io.Reader, name string) (*Hosts, []config.Problem, error) {
 	log := config.Problems{File: name}
-	h := &Hosts{}
+	h := &Hosts{seed: maphash.MakeSeed()}
 	full := false
 	err := eachLine(r, &log, func(n int, b []byte) {
-		a, rest := word(b)
-		if len(a) == 0 || a[0] == '#' || full {
+		word, rest := word(b)
+		if len(word) == 0 || word[0] == '#' || full {
 			return
 		}
-		row, err := parseHost(a, rest)
-		switch {
-		case err != nil:
+		a, gid, err := parseHost(word, rest)
+		if err != nil {
 			log.Warn(n, "%v, row ignored", err)
-		case len(h.rows) == MaxHosts:
+			return
+		}
+		if len(h.rows) == MaxHosts {
 			log.Warn(n, "more than %d rows, the rest is ignored", MaxHosts)
 			full = true
-		default:
-			row.Line = n
-			h.rows = append(h.rows, row)
+			return
+		}
+		if i, ok := h.add(&a, gid, n); !ok && h.rows[i].gid != gid {
+			log.Warn(n, "%s has GID %v in line %d already, row ignored", word, h.rows[i].gid, h.rows[i].line)
 		}
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("hosts file %s: %w", name, err)
 	}
-	h.index = make(map[resolver.Addr]int32, len(h.rows))
-	kept := h.rows[:0]
-	for i := range h.rows {
-		row := &h.rows[i]
-		if first, ok := h.index[row.Addr]; ok {
-			if old := &kept[first]; old.GID != row.GID {
-				log.Warn(row.Line, "%s has GID %v in line %d already, row ignored", row.Text, old.GID, old.Line)
-			}
-			continue
-		}
-		h.index[row.Addr] = int32(len(kept))
-		kept = append(kept, *row)
-	}
-	h.rows = kept
-	list := log.Done()
-	slices.SortStableFunc(list, func(a, b config.Problem) int { return cmp.Compare(uint(a.Line-1), uint(b.Line-1)) })
-	return h, list, nil
+	h.rows, h.addrs = slices.Clone(h.rows), slices.Clone(h.addrs) // without what growing left
+	return h, log.Done(), nil
 }
 
-func parseHost(a, rest []byte) (Host, error) {
+func parseHost(addr, rest []byte) (a resolver.Addr, gid mad.GID, err error) {
 	g, rest := word(rest)
 	if len(g) == 0 || g[0] == '#' {
-		return Host{}, fmt.Errorf("no GID for %.64q", a)
+		return a, gid, fmt.Errorf("no GID for %.64q", addr)
 	}
 	if extra, _ := word(rest); len(extra) > 0 && extra[0] != '#' {
-		return Host{}, fmt.Errorf("%.64q: a third word", extra)
+		return a, gid, fmt.Errorf("%.64q: a third word", extra)
 	}
-	h := Host{Text: string(a)}
-	var err error
-	if h.Addr, err = ParseAddr(h.Text); err != nil {
-		return h, err
+	if a, err = ParseAddr(string(addr)); err != nil {
+		return a, gid, err
 	}
-	h.GID, err = parseGID(g)
-	return h, err
+	gid, err = parseGID(g)
+	return a, gid, err
 }
 
 func parseGID(b []byte) (mad.GID, error) {
