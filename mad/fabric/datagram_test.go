@@ -21,7 +21,7 @@ func (c *client) join(key mad.PKey) {
 	if status != 0 {
 		c.t.Fatalf("join: %#x", status)
 	}
-	if err := c.p.JoinQP(got.MGID(), got.MLID()); err != nil {
+	if err := c.p.JoinQP(got.MGID(), got.MLID(), 0); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -195,7 +195,7 @@ func TestMulticastRules(t *testing.T) {
 		mgid mad.GID
 		mlid mad.LID
 	}{{f.GID(0, 1), 0xc001}, {ACMGroup(0xffff), 17}, {ACMGroup(0xffff), 0xffff}} {
-		if a.p.JoinQP(k.mgid, k.mlid) == nil || a.p.LeaveQP(k.mgid, k.mlid) == nil {
+		if a.p.JoinQP(k.mgid, k.mlid, 0) == nil || a.p.LeaveQP(k.mgid, k.mlid) == nil {
 			t.Errorf("joined %v, %v", k.mgid, k.mlid)
 		}
 	}

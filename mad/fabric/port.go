@@ -111,8 +111,8 @@ func (p *port) Recv(slots []*ring.Slot, deadline time.Time) (int, error) {
 func (p *port) Wake() { p.in.interrupt() }
 
 // JoinQP attaches the port's queue pair to a group. Packets come only while the
-// SA has the port as a member, too.
-func (p *port) JoinQP(mgid mad.GID, mlid mad.LID) error {
+// SA has the port as a member, too. One queue pair is in all partitions here.
+func (p *port) JoinQP(mgid mad.GID, mlid mad.LID, _ uint16) error {
 	if err := p.checkGroup(mgid, mlid); err != nil || !p.caps.Listens {
 		return err
 	}

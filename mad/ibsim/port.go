@@ -51,11 +51,7 @@ type Port struct {
 	poll   *os.File // epoll descriptor that watches data and kick for input
 	raw    syscall.RawConn
 
-	// users counts calls that use the descriptors; the top bit says that no more
-	// may come. The last of them closes idle.
-	users atomic.Uint32
-	idle  chan struct{}
-	cause atomic.Pointer[error] // why the port is shut
+	gate  *transport.Gate // of the calls that use the descriptors
 	woken atomic.Bool
 
 	// Recv's: the call in progress, which try works on, and the deadline that poll has.
@@ -71,10 +67,8 @@ type Port struct {
 
 var _ transport.Pollable = (*Port)(nil)
 
-const shutBit = 1 << 31
-
 func newPort(f *Fabric, l *link, r *ring.Ring) (*Port, error) {
-	p := &Port{fabric: f, ring: r, link: l, data: l.data, sqp: mad.QP1, idle: make(chan struct{})}
+	p := &Port{fabric: f, ring: r, link: l, data: l.data, sqp: mad.QP1, gate: transport.NewGate()}
 	if f.cfg.QP > 1 {
 		p.sqp = f.cfg.QP
 	}
@@ -127,45 +121,31 @@ func (p *Port) Ring() *ring.Ring { return p.ring }
 func (p *Port) Caps() transport.Caps { return p.caps }
 
 // JoinQP and LeaveQP have nothing to do: the simulator carries no multicast.
-func (p *Port) JoinQP(mad.GID, mad.LID) error { return nil }
+func (p *Port) JoinQP(mad.GID, mad.LID, uint16) error { return nil }
 
 // LeaveQP does nothing.
 func (p *Port) LeaveQP(mad.GID, mad.LID) error { return nil }
 
 // enter protects the descriptors until leave, or says why the port is shut.
 func (p *Port) enter() error {
-	for {
-		u := p.users.Load()
-		if u&shutBit != 0 {
-			return fmt.Errorf("ibsim: %w", *p.cause.Load())
-		}
-		if p.users.CompareAndSwap(u, u+1) {
-			return nil
-		}
+	if err := p.gate.Enter(); err != nil {
+		return fmt.Errorf("ibsim: %w", err)
 	}
+	return nil
 }
 
-func (p *Port) leave() {
-	if p.users.Add(^uint32(0)) == shutBit {
-		close(p.idle)
-	}
-}
+func (p *Port) leave() { p.gate.Leave() }
 
 // shut makes all calls fail with cause and waits for those in progress. It is
 // not called twice at a time: the fabric's goroutine does it, or Close by way of
 // winning the shut bit.
 func (p *Port) shut(cause error) {
-	p.cause.CompareAndSwap(nil, &cause)
-	was := p.users.Or(shutBit)
-	if was&shutBit != 0 {
-		<-p.idle
+	if !p.gate.Shut(cause) {
+		p.gate.Wait()
 		return
 	}
 	p.signal()
-	if was == 0 {
-		close(p.idle)
-	}
-	<-p.idle
+	p.gate.Wait()
 	p.link.unread.Store(true) // only now, or a Recv would lose messages
 	p.poll.Close()
 	unix.Close(p.kick)
@@ -175,8 +155,7 @@ func (p *Port) shut(cause error) {
 // Close detaches from the simulator.
 func (p *Port) Close() error {
 	p.shut(net.ErrClosed)
-	closed := net.ErrClosed
-	p.cause.Store(&closed) // also after the device was gone
+	p.gate.SetCause(net.ErrClosed) // also after the device was gone
 	p.fabric.portClosed(p)
 	return nil
 }
@@ -245,7 +224,7 @@ func (p *Port) send(slots []*ring.Slot, wait bool) (int, error) {
 // waitRoom waits until the simulator's socket takes a packet.
 func (p *Port) waitRoom() error {
 	fds := [1]unix.PollFd{{Fd: int32(p.data), Events: unix.POLLOUT}}
-	for end := time.Now().Add(sendPatience); p.users.Load()&shutBit == 0; {
+	for end := time.Now().Add(sendPatience); !p.gate.IsShut(); {
 		left := time.Until(end)
 		if left <= 0 {
 			return unix.EAGAIN
@@ -255,7 +234,7 @@ func (p *Port) waitRoom() error {
 			return err
 		}
 	}
-	return *p.cause.Load()
+	return p.gate.Cause()
 }
 
 // Recv fills slots, up to 32 in one system call.
@@ -264,8 +243,8 @@ func (p *Port) Recv(slots []*ring.Slot, deadline time.Time) (int, error) {
 		return 0, err
 	}
 	n, err := p.recv(slots, deadline)
-	if p.users.Load()&shutBit != 0 && n == 0 {
-		err = *p.cause.Load()
+	if p.gate.IsShut() && n == 0 {
+		err = p.gate.Cause()
 	}
 	p.leave()
 	if err != nil {
@@ -300,7 +279,7 @@ func (p *Port) tryRecv(uintptr) bool {
 		return true
 	}
 	for range rubbishLimit {
-		if p.wasWoken() || p.users.Load()&shutBit != 0 {
+		if p.wasWoken() || p.gate.IsShut() {
 			return true
 		}
 		var err error

@@ -175,6 +175,15 @@ func (s *Slot) check() {
 	}
 }
 
+// Region is the memory of all slots, in the order of their indices, for a
+// transport that has to tell its adapter of it; nil once the ring is unmapped.
+// It must not be used after the last slot is back from a ring that is retired.
+func (r *Ring) Region() []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.region
+}
+
 // Cap is the number of slots.
 func (r *Ring) Cap() int { return len(r.slots) }
 

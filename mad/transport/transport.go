@@ -3,8 +3,8 @@
 // Package transport is the boundary between what wants MADs moved and what moves
 // them. A [Fabric] lists local devices and opens their ports; a [Port] moves
 // MADs in batches between the slots of a ring and the fabric. mad/umad,
-// mad/ibsim and mad/fabric implement it, mad/madtest has the conformance suite
-// that each of them must pass.
+// mad/ibsim and mad/fabric implement it, mad/verbs adds a queue pair to any of
+// them, and mad/madtest has the conformance suite that each of them must pass.
 //
 // A transport knows nothing of paths, time-outs or retries: it does not resend,
 // and beyond handing back what it could not deliver it does not keep what it
@@ -127,7 +127,8 @@ type Caps struct {
 	// Listens: MADs of the ACM class that were multicast to a group which this
 	// port joined, or sent to QPN, are received.
 	Listens bool
-	// QPN is where unicast answers to this port's ACM requests arrive.
+	// QPN is where unicast answers to this port's ACM requests arrive, in the
+	// default partition where each has a queue pair of its own.
 	QPN mad.QPN
 	// Reports: unsolicited SA Reports (method 6) are received.
 	Reports bool
@@ -152,15 +153,20 @@ type Port interface {
 	// err says why slot n was refused.
 	Send(slots []*ring.Slot) (n int, err error)
 	// Recv fills the slots that the caller provides, and returns as soon as it
-	// has at least one message. It returns 0, nil at the deadline (zero: none)
-	// and after Wake. Errors: net.ErrClosed, ErrGone, or a passing fault.
+	// has at least one message. It may exchange slots instead: put the one of the
+	// ring that the adapter filled into the caller's list, and keep the caller's
+	// to be filled. So it is slots[:n] as they are afterwards that is the caller's.
+	// It returns 0, nil at the deadline (zero: none) and after Wake. Errors:
+	// net.ErrClosed, ErrGone, or a passing fault.
 	Recv(slots []*ring.Slot, deadline time.Time) (n int, err error)
 	// Wake makes the Recv in progress, or the next one, return at once. Any
 	// number of calls before that Recv count as one.
 	Wake()
 	// JoinQP tells the port that the SA made it a member of a group, so that a
-	// port that Listens can attach its queue pair; LeaveQP undoes it.
-	JoinQP(mgid mad.GID, mlid mad.LID) error
+	// port that Listens can attach the queue pair of the partition, which is named
+	// by its index in the P_Key table; LeaveQP undoes it. Both are for the
+	// goroutine that is in Send at other times. A repeated JoinQP does nothing.
+	JoinQP(mgid mad.GID, mlid mad.LID, pkeyIndex uint16) error
 	LeaveQP(mgid mad.GID, mlid mad.LID) error
 	// Close ends the port. A Recv in progress returns net.ErrClosed. Slots that
 	// are out stay valid until released.

@@ -88,7 +88,7 @@ func (p *Port) Ring() *ring.Ring { return p.ring }
 func (p *Port) Caps() transport.Caps { return p.caps }
 
 // JoinQP implements [transport.Port]; there is no queue pair to attach.
-func (p *Port) JoinQP(mad.GID, mad.LID) error { return nil }
+func (p *Port) JoinQP(mad.GID, mad.LID, uint16) error { return nil }
 
 // LeaveQP implements [transport.Port].
 func (p *Port) LeaveQP(mad.GID, mad.LID) error { return nil }

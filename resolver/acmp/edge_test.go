@@ -75,14 +75,14 @@ type stubborn struct {
 	fail atomic.Int64
 }
 
-func (s *stubborn) JoinQP(g mad.GID, l mad.LID) error {
+func (s *stubborn) JoinQP(g mad.GID, l mad.LID, pkey uint16) error {
 	if l < 0xc000 {
 		panic("attached to a unicast LID")
 	}
 	if s.fail.Add(-1) >= 0 {
 		return errors.New("no more groups")
 	}
-	return s.Port.JoinQP(g, l)
+	return s.Port.JoinQP(g, l, pkey)
 }
 
 // A queue pair that cannot be attached leaves the endpoint outside, with the

@@ -130,7 +130,7 @@ func (g *group) accept(r *madsa.MCMemberRecord) error {
 		if g.joined && g.rec.MLID() != mlid {
 			_ = p.client.LeaveQP(g.mgid, g.rec.MLID()) // gone with the SM that gave it
 		}
-		if err := p.client.JoinQP(g.mgid, mlid); err != nil {
+		if err := p.client.JoinQP(g.mgid, mlid, g.m.ep.PKeyIndex); err != nil {
 			return fmt.Errorf("attach to LID %d: %w", mlid, err)
 		}
 	}

@@ -273,7 +273,10 @@ func (c *Client) Info() *transport.PortInfo { return c.info.Load() }
 func (c *Client) Caps() transport.Caps { return c.caps }
 
 // JoinQP and LeaveQP pass a group membership on to the port.
-func (c *Client) JoinQP(mgid mad.GID, mlid mad.LID) error  { return c.port.JoinQP(mgid, mlid) }
+// Owner goroutine only.
+func (c *Client) JoinQP(mgid mad.GID, mlid mad.LID, pkeyIndex uint16) error {
+	return c.port.JoinQP(mgid, mlid, pkeyIndex)
+}
 func (c *Client) LeaveQP(mgid mad.GID, mlid mad.LID) error { return c.port.LeaveQP(mgid, mlid) }
 
 // Done is closed when the owner goroutine has ended: after Close, or because the

@@ -40,11 +40,11 @@ func newNullPort(tb testing.TB) *nullPort {
 	return &nullPort{ring: r, wake: make(chan struct{}, 1)}
 }
 
-func (p *nullPort) Ring() *ring.Ring               { return p.ring }
-func (p *nullPort) Caps() transport.Caps           { return transport.Caps{} }
-func (p *nullPort) JoinQP(mad.GID, mad.LID) error  { return nil }
-func (p *nullPort) LeaveQP(mad.GID, mad.LID) error { return nil }
-func (p *nullPort) Close() error                   { p.closed.Store(true); p.Wake(); return nil }
+func (p *nullPort) Ring() *ring.Ring                      { return p.ring }
+func (p *nullPort) Caps() transport.Caps                  { return transport.Caps{} }
+func (p *nullPort) JoinQP(mad.GID, mad.LID, uint16) error { return nil }
+func (p *nullPort) LeaveQP(mad.GID, mad.LID) error        { return nil }
+func (p *nullPort) Close() error                          { p.closed.Store(true); p.Wake(); return nil }
 
 func (p *nullPort) Wake() {
 	p.wakes.Add(1)

@@ -67,12 +67,12 @@ func newPort(tb testing.TB, script func(*scriptPort, *sent) error) *scriptPort {
 	}
 }
 
-func (p *scriptPort) Ring() *ring.Ring               { return p.ring }
-func (p *scriptPort) Caps() transport.Caps           { return p.caps }
-func (p *scriptPort) JoinQP(mad.GID, mad.LID) error  { return nil }
-func (p *scriptPort) LeaveQP(mad.GID, mad.LID) error { return nil }
-func (p *scriptPort) key(m *mad.Packet) uint64       { return uint64(m.Class())<<32 | uint64(m.TID().Low()) }
-func (p *scriptPort) set(f func())                   { p.mu.Lock(); f(); p.mu.Unlock(); p.kick() }
+func (p *scriptPort) Ring() *ring.Ring                      { return p.ring }
+func (p *scriptPort) Caps() transport.Caps                  { return p.caps }
+func (p *scriptPort) JoinQP(mad.GID, mad.LID, uint16) error { return nil }
+func (p *scriptPort) LeaveQP(mad.GID, mad.LID) error        { return nil }
+func (p *scriptPort) key(m *mad.Packet) uint64              { return uint64(m.Class())<<32 | uint64(m.TID().Low()) }
+func (p *scriptPort) set(f func())                          { p.mu.Lock(); f(); p.mu.Unlock(); p.kick() }
 func (p *scriptPort) kick() {
 	select {
 	case p.signal <- struct{}{}:

@@ -3,6 +3,8 @@
 package peer
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -86,15 +88,41 @@ func find(tool string) string {
 // lab is bench/lab/peerlab, found from this file.
 func lab(t testing.TB) string {
 	t.Helper()
+	dir, err := labDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func labDir() (string, error) {
 	_, file, _, ok := runtime.Caller(0)
 	if !ok {
-		t.Fatal("source of package peer is not known")
+		return "", errors.New("source of package peer is not known")
 	}
 	dir := filepath.Join(filepath.Dir(file), "../../../bench/lab/peerlab")
 	if _, err := os.Stat(dir); err != nil {
-		t.Fatalf("peerlab: %v", err)
+		return "", fmt.Errorf("peerlab: %w", err)
 	}
-	return dir
+	return dir, nil
+}
+
+// FakeVerbs builds the preload library and returns its path. It is for a TestMain,
+// which has no test to skip: an error names what is missing.
+func FakeVerbs() (string, error) {
+	for _, tool := range []string{"make", "gcc", "verbs.h", "rdma_cma.h"} {
+		if find(tool) == "" {
+			return "", fmt.Errorf("%s is missing: apt-get install %s", tool, packages[tool])
+		}
+	}
+	dir, err := labDir()
+	if err != nil {
+		return "", err
+	}
+	if err := build(dir); err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, "build", "libfakeverbs.so"), nil
 }
 
 // Netlist returns the path of a netlist of peerlab, such as "small.net" (8
@@ -108,23 +136,29 @@ func Netlist(t testing.TB, name string) string {
 	return filepath.Join(lab(t), "netlists", name)
 }
 
+// build makes peerlab's C parts, once per test binary. Test binaries may build at
+// the same time: make replaces files whole.
+func build(dir string) error {
+	buildOnce.Do(func() {
+		if out, err := exec.Command("make", "-s", "-C", dir).CombinedOutput(); err != nil {
+			buildOnce.err = fmt.Errorf("build peerlab: %w\n%s", err, out)
+		}
+	})
+	return buildOnce.err
+}
+
 var buildOnce struct {
 	sync.Once
-	out []byte
 	err error
 }
 
-// built builds peerlab's C parts once per test binary and returns the path of one
-// of them. Test binaries may build at the same time: make replaces files whole.
+// built builds peerlab's C parts and returns the path of one of them.
 func built(t testing.TB, file string) string {
 	t.Helper()
 	Need(t, "make", "gcc", "verbs.h", "rdma_cma.h")
 	dir := lab(t)
-	buildOnce.Do(func() {
-		buildOnce.out, buildOnce.err = exec.Command("make", "-s", "-C", dir).CombinedOutput()
-	})
-	if buildOnce.err != nil {
-		t.Fatalf("build peerlab: %v\n%s", buildOnce.err, buildOnce.out)
+	if err := build(dir); err != nil {
+		t.Fatal(err)
 	}
 	return filepath.Join(dir, "build", file)
 }

@@ -101,6 +101,23 @@ int op_req_notify_cq(struct ibv_cq *pub, int solicited)
 
 /* ------------------------------------------------------------- data path */
 
+/* Completes a work request with an error. */
+static void cq_fail(struct cq *cq, struct qp *qp, uint64_t id, enum ibv_wc_status status)
+{
+	struct ibv_wc wc = { .wr_id = id, .status = status, .qp_num = qp->pub.qp_num };
+
+	if (cq)
+		cq_push(cq, &wc);
+}
+
+void flush_receives(struct qp *qp)
+{
+	for (; qp->rq_count; qp->rq_count--) {
+		cq_fail(qp->rcq, qp, qp->rq[qp->rq_head].wr_id, IBV_WC_WR_FLUSH_ERR);
+		qp->rq_head = (qp->rq_head + 1) % qp->rq_cap;
+	}
+}
+
 int op_post_recv(struct ibv_qp *pub, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
 	struct qp *qp = (struct qp *)pub;
@@ -121,6 +138,8 @@ int op_post_recv(struct ibv_qp *pub, struct ibv_recv_wr *wr, struct ibv_recv_wr 
 		slot->len = wr->sg_list[0].length;
 		qp->rq_count++;
 	}
+	if (qp->pub.state == IBV_QPS_ERR)
+		flush_receives(qp);
 	pthread_mutex_unlock(&qp->lock);
 	return rc;
 }
@@ -193,10 +212,24 @@ int op_post_send(struct ibv_qp *pub, struct ibv_send_wr *wr, struct ibv_send_wr 
 		char path[512];
 		int i;
 
-		if (wr->opcode != IBV_WR_SEND || !ah || qp->pub.state != IBV_QPS_RTS) {
+		if (wr->opcode != IBV_WR_SEND || !ah || qp->pub.state < IBV_QPS_RTS) {
 			*bad = wr;
 			return EINVAL;
 		}
+		pthread_mutex_lock(&qp->lock);
+		if (qp->fail_send && qp->pub.state == IBV_QPS_RTS) {
+			qp->fail_send = 0;
+			qp->pub.state = IBV_QPS_SQE;
+			cq_fail(qp->scq, qp, wr->wr_id, IBV_WC_LOC_QP_OP_ERR);
+			pthread_mutex_unlock(&qp->lock);
+			continue;
+		}
+		if (qp->pub.state != IBV_QPS_RTS) {
+			cq_fail(qp->scq, qp, wr->wr_id, IBV_WC_WR_FLUSH_ERR);
+			pthread_mutex_unlock(&qp->lock);
+			continue;
+		}
+		pthread_mutex_unlock(&qp->lock);
 		for (i = 0; i < wr->num_sge; i++) {
 			if (len + wr->sg_list[i].length > MAX_PAYLOAD) {
 				*bad = wr;
@@ -288,6 +321,8 @@ static void deliver(struct qp *qp, const struct wire_hdr *h, const uint8_t *data
 		why = "not in the multicast group";
 	else if (!(h->flags & WIRE_F_MCAST) && be32toh(h->dst_qpn) != qp->pub.qp_num)
 		why = "wrong QP number";
+	else if (qp->pub.state != IBV_QPS_RTS && qp->pub.state != IBV_QPS_RTR && qp->pub.state != IBV_QPS_SQE)
+		why = "queue pair is not ready to receive";
 	else if (!qp->rq_count)
 		why = "receive queue empty";
 	else if (qp->rq[qp->rq_head].len < len + GRH_BYTES)
@@ -320,6 +355,18 @@ static void deliver(struct qp *qp, const struct wire_hdr *h, const uint8_t *data
 	cq_push(qp->rcq, &wc);
 }
 
+static void deliver_fault(struct qp *qp, uint32_t what)
+{
+	pthread_mutex_lock(&qp->lock);
+	if (what == 1) {
+		qp->fail_send = 1;
+	} else {
+		qp->pub.state = IBV_QPS_ERR;
+		flush_receives(qp);
+	}
+	pthread_mutex_unlock(&qp->lock);
+}
+
 void *rx_loop(void *arg)
 {
 	struct qp *qp = arg;
@@ -342,6 +389,10 @@ void *rx_loop(void *arg)
 			continue;
 		if (pkt.h.kind == WIRE_EVENT) {
 			deliver_event(be32toh(pkt.h.dst_qpn), be32toh(pkt.h.arg));
+			continue;
+		}
+		if (pkt.h.kind == WIRE_FAULT) {
+			deliver_fault(qp, be32toh(pkt.h.dst_qpn));
 			continue;
 		}
 		if (n != (ssize_t)(sizeof pkt.h + be16toh(pkt.h.length)))

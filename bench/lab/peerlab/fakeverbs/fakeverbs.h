@@ -30,6 +30,7 @@
 #define WIRE_VERSION 1
 #define WIRE_DATA 0
 #define WIRE_EVENT 1
+#define WIRE_FAULT 2 /* dst_qpn: 0 the queue pair fails now, 1 its next send does */
 #define WIRE_F_GRH 0x01
 #define WIRE_F_MCAST 0x02
 #define GRH_BYTES 40
@@ -41,7 +42,7 @@ struct wire_hdr {          /* all multi-byte fields big endian */
 	uint8_t version;   /*  4 */
 	uint8_t flags;     /*  5 */
 	uint8_t sl;        /*  6 */
-	uint8_t kind;      /*  7: 0 datagram, 1 async event */
+	uint8_t kind;      /*  7: 0 datagram, 1 async event, 2 fault */
 	uint16_t slid;     /*  8 */
 	uint16_t dlid;     /* 10 */
 	uint32_t src_qpn;  /* 12 */
@@ -119,6 +120,7 @@ struct qp {
 	char name[64];
 	struct rq_slot *rq;
 	unsigned rq_cap, rq_head, rq_count;
+	int fail_send; /* the next send completes with an error */
 	struct mgroup *groups;
 	pthread_mutex_t lock;
 	struct qp *next;
@@ -138,6 +140,7 @@ extern pthread_mutex_t world; /* guards both lists */
 void make_path(char *out, size_t cap, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void group_dir(char *out, size_t cap, const union ibv_gid *g);
 void *rx_loop(void *qp);
+void flush_receives(struct qp *qp); /* completes what is posted as flushed; qp->lock is held */
 
 int op_poll_cq(struct ibv_cq *pub, int n, struct ibv_wc *wc);
 int op_req_notify_cq(struct ibv_cq *pub, int solicited);

@@ -86,8 +86,13 @@ EXPORT int ibv_modify_qp(struct ibv_qp *pub, struct ibv_qp_attr *attr, int mask)
 		qp->qkey = attr->qkey;
 	if (mask & IBV_QP_PKEY_INDEX && attr->pkey_index < port.pkey_cnt)
 		qp->pkey_index = attr->pkey_index;
-	if (mask & IBV_QP_STATE)
+	if (mask & IBV_QP_STATE) {
 		pub->state = attr->qp_state;
+		if (pub->state == IBV_QPS_RESET)
+			qp->rq_head = qp->rq_count = 0; /* without completions */
+		if (pub->state == IBV_QPS_ERR)
+			flush_receives(qp);
+	}
 	pthread_mutex_unlock(&qp->lock);
 	return 0;
 }
