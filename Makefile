@@ -11,6 +11,9 @@ export CGO_ENABLED ?= 0
 BIN := bin/acmd bin/acmctl
 KERNELS := linux-image-amd64 linux-image-6.12-amd64
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+# Is there what mad/verbs is compiled with?
+HAVE_VERBS := echo '\#include <infiniband/verbs.h>' | $${CC:-cc} -E -x c - >/dev/null 2>&1
 
 .PHONY: help all build demo test test-go test-bench test-race test-kernel fuzz-short lint generate \
 	check-generated bench bench-once clean need-test need-kernel peers
@@ -20,8 +23,10 @@ help: ## list the targets
 
 all: build ## build everything
 
-build: ## build bin/acmd and bin/acmctl (static, no cgo)
-	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/acmd ./cmd/acmctl
+build: ## build bin/acmd and bin/acmctl (static, no cgo), and bin/acmd-verbs where libibverbs is
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/acmd ./cmd/acmctl
+	@if $(HAVE_VERBS); then set -x; CGO_ENABLED=1 $(GO) build -tags verbs,netgo,osusergo -trimpath -ldflags '$(LDFLAGS)' -o bin/acmd-verbs ./cmd/acmd; \
+	else echo 'bin/acmd-verbs is not built: it needs a C compiler and libibverbs-dev'; fi
 
 demo: build ## resolve one destination in five ways on an embedded fabric of 64 nodes
 	@bench/demo.sh
@@ -30,12 +35,16 @@ test: need-test lint check-generated test-go test-bench test-race fuzz-short ben
 
 test-go: build peers ## go test ./..., with OpenSM, ibsim and the stock clients
 	$(GO) test -count=1 -timeout 20m ./...
+	@if $(HAVE_VERBS); then set -x; CGO_ENABLED=1 $(GO) test -tags verbs -count=1 -timeout 5m ./mad/verbs; \
+	elif [ "$$ACMD_CI" = 1 ]; then echo 'mad/verbs cannot be built' >&2; exit 1; \
+	else echo 'tests of mad/verbs are skipped: no C compiler or no libibverbs-dev'; fi
 
 test-bench: ## vet and test the module of the benchmarks
 	cd bench && $(GO) vet ./... && $(GO) test -count=1 -timeout 10m ./...
 
 test-race: build peers ## the same under the race detector
 	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 25m ./...
+	@! $(HAVE_VERBS) || { set -x; CGO_ENABLED=1 $(GO) test -race -tags verbs -count=1 -timeout 5m ./mad/verbs; }
 
 test-kernel: build need-kernel ## mad/umad and the whole daemon under real Debian kernels, InfiniBand in software
 	@bench/lab/kernel/test.sh $(KERNELS)

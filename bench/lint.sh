@@ -16,5 +16,8 @@ while read -r f; do
 	head -n 5 "$f" | grep -q 'SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause' || complain "$f has no SPDX line"
 	case $f in *.go) n=$(wc -l <"$f"); [ "$n" -le 800 ] || complain "$f has $n lines, at most 800" ;; esac
 done < <(git ls-files -co --exclude-standard '*.go' '*.c' '*.h' '*.sh' '*Makefile' '.ci/run')
+if echo '#include <infiniband/verbs.h>' | ${CC:-cc} -E -x c - >/dev/null 2>&1; then
+	CGO_ENABLED=1 go vet -tags verbs ./mad/verbs ./resolver/service ./cmd/acmd
+fi
 ! go list -deps ./cmd/... | grep -qx 'C' || complain "the plain build uses cgo"
 exit $bad

@@ -43,7 +43,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	fs.StringVar(&o.AddressFile, "A", "", "address `file` (/etc/rdma/ibacm_addr.cfg)")
 	fs.StringVar(&o.OptionsFile, "O", "", "options `file` (/etc/rdma/ibacm_opts.cfg)")
 	fs.BoolVar(&o.Systemd, "systemd", false, "run under systemd: unix mode, sockets passed in, readiness told")
-	fs.StringVar(&o.Fabric, "fabric", "umad", "what moves MADs: umad, embedded[:nodes=N,...] or ibsim[:SOCKNAME,node=ID]")
+	fs.StringVar(&o.Fabric, "fabric", "umad", "what moves MADs: umad, embedded[:nodes=N,...] or ibsim[:SOCKNAME,node=ID]; with +verbs behind it a queue pair hears and answers other nodes (acmd-verbs)")
 	fs.StringVar(&o.RunDir, "run-dir", config.DefaultRunDir, "`directory` of sockets, port files and the default lock file")
 	fs.StringVar(&o.Metrics, "metrics", "", "`address` that Prometheus scrapes, over metrics_addr: HOST:PORT, a unix socket's path, or off")
 	check := fs.Bool("check-config", false, "print every effective setting with its origin; fail on anything doubtful")

@@ -22,7 +22,7 @@ type Options struct {
 	OptionsFile string // -O; "": /etc/rdma/ibacm_opts.cfg
 	AddressFile string // -A; "": /etc/rdma/ibacm_addr.cfg
 	RunDir      string // --run-dir; "": /run
-	Fabric      string // --fabric: umad, embedded[:...] or ibsim[:...]
+	Fabric      string // --fabric: umad, embedded[:...] or ibsim[:...], with +verbs or not
 	Systemd     bool   // --systemd
 	Metrics     string // --metrics: overrides metrics_addr; "": as the file says
 	Version     string
@@ -81,8 +81,8 @@ type fabricView struct {
 	addrs []resolver.AddressEntry // names of the node on a fabric that brings its own
 }
 
-// openFabric reads the --fabric option and attaches.
-func openFabric(spec string) (*fabricView, error) {
+// openTransport reads the --fabric option without its suffix and attaches.
+func openTransport(spec string) (*fabricView, error) {
 	kind, rest, _ := strings.Cut(spec, ":")
 	switch kind {
 	case "umad":
@@ -115,7 +115,7 @@ func openFabric(spec string) (*fabricView, error) {
 		}
 		return embeddedView(f)
 	}
-	return nil, fmt.Errorf("--fabric %q: want umad, embedded[:nodes=N,...] or ibsim[:SOCKNAME,node=ID]", spec)
+	return nil, fmt.Errorf("--fabric %q: want umad, embedded[:nodes=N,...] or ibsim[:SOCKNAME,node=ID], each with +verbs behind it or not", spec)
 }
 
 // embeddedView gives node 0 of an embedded fabric the names and addresses that

@@ -127,7 +127,7 @@ func (d *Daemon) close() (err error) {
 }
 
 func (d *Daemon) startEngine(s *config.Settings) (err error) {
-	if d.fabric, err = openFabric(d.opts.Fabric); err != nil {
+	if d.fabric, err = openFabric(d.opts.Fabric, s, d.log); err != nil {
 		return err
 	}
 	d.onStop(d.fabric.Close)
