@@ -36,8 +36,8 @@ type flight struct {
 	waiters waiterList
 }
 
-// waiter is one query that waits. It is in its flight's list and in the queue of
-// deadlines.
+// waiter is one query that waits. It is in its flight's list, and in the queue of
+// deadlines unless it has one of its own.
 type waiter struct {
 	w        Waiter
 	tag      uint64
@@ -45,6 +45,7 @@ type waiter struct {
 	deadline int64
 	src      Addr // to be told, when the engine chose it
 	joined   bool // somebody else's flight
+	own      bool // Query.OwnDeadline
 	hint     uintptr
 	row      *bpf.Endpoint // of the endpoint when it asked
 
@@ -102,8 +103,12 @@ func (t *flightTable) init(e *Engine) {
 // addWaiter puts a waiter onto a flight. Called with the mutex.
 func (t *flightTable) addWaiter(f *flight, w *waiter) {
 	w.flight = f
-	w.deadline = t.e.Now() + int64(t.e.cfg.RequestTimeout)
 	f.waiters.push(w)
+	t.waiting++
+	if w.own {
+		return
+	}
+	w.deadline = t.e.Now() + int64(t.e.cfg.RequestTimeout)
 	w.earlierD = t.last
 	if t.last == nil {
 		t.first = w
@@ -112,12 +117,15 @@ func (t *flightTable) addWaiter(f *flight, w *waiter) {
 		t.last.laterD = w
 	}
 	t.last = w
-	t.waiting++
 }
 
 // dropDeadline takes a waiter out of the queue of deadlines. Called with the
 // mutex. The timer may fire early for it; expire sets it anew.
 func (t *flightTable) dropDeadline(w *waiter) {
+	t.waiting--
+	if w.own {
+		return
+	}
 	if w.earlierD == nil {
 		t.first = w.laterD
 	} else {
@@ -129,7 +137,6 @@ func (t *flightTable) dropDeadline(w *waiter) {
 		w.laterD.earlierD = w.earlierD
 	}
 	w.laterD, w.earlierD = nil, nil
-	t.waiting--
 }
 
 // takeWaiters detaches all waiters of a flight. Called with the mutex.
@@ -259,7 +266,7 @@ func (e *Engine) Resolve(q *Query, tag uint64, w Waiter) {
 		return
 	}
 	f := &flight{key: tg.key, q: *q, ev: tg.ev, scope: tg.scope, since: since, asked: now}
-	nw := &waiter{w: w, tag: tag, hint: shardHint(&a), row: tg.ev.row}
+	nw := &waiter{w: w, tag: tag, own: q.OwnDeadline, hint: shardHint(&a), row: tg.ev.row}
 	if q.Kind == ByAddress {
 		f.q.Src = *tg.src
 		if chosen {
@@ -336,7 +343,7 @@ func (e *Engine) join(t *topology, f *flight, w *waiter, tg *target, now int64, 
 	switch {
 	case f.q.NoDelay:
 		verdict(StatusNoData, errNoDelay)
-	case cur.shun > now:
+	case cur.shun > now && !w.own:
 		verdict(StatusTimedOut, errRemembered[cur.mark.Load()])
 	case ft.waiting >= e.cfg.MaxWaiters:
 		e.stats.refused.Add(1)

@@ -134,6 +134,40 @@ func TestDeadline(t *testing.T) {
 	})
 }
 
+// An asker with a deadline of its own is told how the flight ends, whatever those
+// of others did: none of them is told earlier or later for it.
+func TestOwnDeadline(t *testing.T) {
+	bubble(t, func(l *lab, _ *Config) { l.sa.delay = 5 * time.Second }, func(t *testing.T, l *lab) {
+		l.sa.set(func() { l.sa.lids[gidOf(7)], l.sa.lids[gidOf(8)] = 7, 8 })
+		b := newInbox()
+		start := time.Now()
+		own := byGID(gidOf(7))
+		own.OwnDeadline = true
+		l.submit(own, 1, b) // its flight, which others join
+		l.submit(byGID(gidOf(7)), 2, b)
+		l.submit(byGID(gidOf(8)), 3, b)
+		time.Sleep(2500 * time.Millisecond)
+		l.submit(own, 4, b) // though a waiter of this flight gave up a moment ago
+		own.Path.SetDGID(gidOf(9))
+		l.submit(own, 5, b) // there is no such path
+		time.Sleep(10 * time.Second)
+		for tag, want := range map[uint64]struct {
+			status Status
+			after  time.Duration
+		}{
+			1: {StatusSuccess, 5 * time.Second}, 2: {StatusTimedOut, 2 * time.Second}, 3: {StatusTimedOut, 2 * time.Second},
+			4: {StatusSuccess, 5 * time.Second}, 5: {StatusNoData, 7500 * time.Millisecond},
+		} {
+			if a, at := b.one(t, tag), b.at[tag].Sub(start); a.Status != want.status || at != want.after {
+				t.Errorf("answer %d: %v after %v, want %v after %v", tag, a.Status, at, want.status, want.after)
+			}
+		}
+		if s := l.e.Stats(); s.Waiters != 0 || s.Flights != 0 {
+			t.Errorf("%d waiters and %d flights are left", s.Waiters, s.Flights)
+		}
+	})
+}
+
 // A waiter's deadline does not end the flight, whose answer is there for the next.
 func TestLateAnswerFillsCache(t *testing.T) {
 	bubble(t, func(l *lab, _ *Config) { l.sa.delay = 2500 * time.Millisecond }, func(t *testing.T, l *lab) {

@@ -115,9 +115,12 @@ const (
 type Query struct {
 	Kind    QueryKind
 	NoDelay bool // answer from the cache or StatusNoData; look it up behind
-	Src     Addr // zero: the engine chooses
-	Dst     Addr
-	Path    sa.PathRecord
+	// OwnDeadline: the asker ends its wait by itself and is told only how the
+	// lookup ends, however long after RequestTimeout that is.
+	OwnDeadline bool
+	Src         Addr // zero: the engine chooses
+	Dst         Addr
+	Path        sa.PathRecord
 }
 
 // Answer is the outcome of a query.

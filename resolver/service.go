@@ -29,8 +29,8 @@ type Resolver interface {
 	// are those of Now. Nothing is counted when it returns false; the caller
 	// then calls Resolve.
 	Lookup(q *Query, now int64, a *Answer) bool
-	// Resolve answers q through w, at the latest after the request time-out. A
-	// query with NoDelay that Lookup could not answer is answered StatusNoData
+	// Resolve answers q through w, at the latest after the request time-out unless
+	// q has OwnDeadline. A query with NoDelay that Lookup could not answer is answered StatusNoData
 	// before Resolve returns, and looked up in the background. q is copied.
 	Resolve(q *Query, tag uint64, w Waiter)
 	// Now is the engine's clock in nanoseconds, for Lookup.
