@@ -77,7 +77,7 @@ const optsHeader = `# Options of the InfiniBand path service (ibacm_opts.cfg).
 // paths that other options switch on, and everything that ibacm does not know.
 var commented = map[string]bool{
 	"route_data_file": true, "addr_data_file": true, "support_ips_in_addr_cfg": true, "provider_lib_path": true,
-	"request_timeout": true, "refresh": true, "negative_timeout": true, "cache_size": true,
+	"request_timeout": true, "kernel_timeout": true, "refresh": true, "negative_timeout": true, "cache_size": true,
 	"server_threads": true, "max_clients": true, "max_user_clients": true, "poll_interval": true, "sa_max_rate": true,
 	"metrics_addr": true, "bpf_dir": true,
 }
@@ -111,6 +111,7 @@ var meanings = map[string]string{
 	"support_ips_in_addr_cfg": "1: accept IP addresses in ibacm_addr.cfg too.",
 	"provider_lib_path":       "Directory of ibacm's provider libraries; acmd has its providers built in.",
 	"request_timeout":         "A client is answered after at most so many ms.",
+	"kernel_timeout":          "How long the kernel waits for a path before it asks the subnet administrator\nitself, in ms. acmd sets it in the kernel, where it stays.",
 	"refresh":                 "A path that is in use is asked for again after so many minutes; 0: never.",
 	"negative_timeout":        "How long a failure is remembered, in ms.",
 	"cache_size":              "Paths kept.",

@@ -184,9 +184,6 @@ func (l *loader) line(at Origin, words []string) {
 	}
 	o := optionIndex[name]
 	switch {
-	case name == "kernel_timeout":
-		l.log.Warn(at.Line, "kernel_timeout is a reserved name and has no effect")
-		return
 	case o == nil:
 		l.log.Warn(at.Line, "unknown option %q, ignored", words[0])
 		return

@@ -118,6 +118,7 @@ func TestValues(t *testing.T) {
 		{"route_preload opensm_full_v1", func(s *Settings) any { return s.RoutePreload }, true},
 		{"route_preload no", func(s *Settings) any { return s.RoutePreload }, false},
 		{"addr_preload ACM_HOSTS", func(s *Settings) any { return s.AddrPreload }, true},
+		{"kernel_timeout 5000", func(s *Settings) any { return s.KernelTimeout }, 5 * time.Second},
 		{"request_timeout 900", func(s *Settings) any { return s.RequestTimeout }, 900 * time.Millisecond},
 		{"refresh 3", func(s *Settings) any { return s.Refresh }, 3 * time.Minute},
 		{"negative_timeout 0", func(s *Settings) any { return s.NegativeTimeout }, time.Duration(0)},
@@ -191,7 +192,8 @@ func TestProblems(t *testing.T) {
 		{"high port", "metrics_addr :65536", Env{}, `o.cfg:1: option metrics_addr: port of ":65536": 65536 is outside 0 ... 65535; off stays in force`, false},
 		{"relative path", "metrics_addr run/metrics:1", Env{}, `o.cfg:1: option metrics_addr: "run/metrics" is no host; off stays in force`, false},
 		{"long path", "metrics_addr /" + strings.Repeat("x", 107), Env{}, `o.cfg:1: option metrics_addr: "/` + strings.Repeat("x", 107) + `" is longer than a socket's path can be (107 bytes); off stays in force`, false},
-		{"reserved", "kernel_timeout 5", Env{}, "o.cfg:1: kernel_timeout is a reserved name and has no effect", false},
+		{"less than the kernel takes", "kernel_timeout 99", Env{}, "o.cfg:1: option kernel_timeout: 99 is outside 100 ... 200000; 2000 stays in force", false},
+		{"more than the kernel takes", "kernel_timeout 200001", Env{}, "o.cfg:1: option kernel_timeout: 200001 is outside 100 ... 200000; 2000 stays in force", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, ps, err := Read(strings.NewReader(c.text), "o.cfg", c.env)

@@ -53,6 +53,7 @@ var options = []option{
 	flag("support_ips_in_addr_cfg", func(s *Settings) *bool { return &s.SupportIPsInAddr }),
 	text("provider_lib_path", func(s *Settings) *string { return &s.ProviderLibPath }),
 	millis("request_timeout", 1, func(s *Settings) *time.Duration { return &s.RequestTimeout }),
+	millisUpTo("kernel_timeout", 100, 200_000, func(s *Settings) *time.Duration { return &s.KernelTimeout }),
 	minutes("refresh", func(s *Settings) *time.Duration { return &s.Refresh }, false),
 	millis("negative_timeout", 0, func(s *Settings) *time.Duration { return &s.NegativeTimeout }),
 	number("cache_size", 16, 1<<24, func(s *Settings) *int { return &s.CacheSize }),
@@ -180,9 +181,13 @@ var serverPort = option{"server_port",
 	func(s *Settings) string { return strconv.Itoa(int(s.ServerPort)) }}
 
 func millis(name string, low int, at func(*Settings) *time.Duration) option {
+	return millisUpTo(name, low, 3_600_000, at)
+}
+
+func millisUpTo(name string, low, high int, at func(*Settings) *time.Duration) option {
 	return option{name,
 		func(s *Settings, v string) error {
-			n, err := parseInt(v, low, 3_600_000)
+			n, err := parseInt(v, low, high)
 			if err == nil {
 				*at(s) = time.Duration(n) * time.Millisecond
 			}

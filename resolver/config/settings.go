@@ -90,6 +90,7 @@ type Settings struct {
 
 	// Options that ibacm does not have.
 	RequestTimeout  time.Duration // a client is answered by then (file: ms)
+	KernelTimeout   time.Duration // how long the kernel waits for a path before it asks the SA (file: ms)
 	Refresh         time.Duration // a path in use is asked again at this age (file: minutes); 0: never
 	NegativeTimeout time.Duration // how long a failure is remembered (file: ms); 0: not
 	CacheSize       int           // paths kept
@@ -157,6 +158,7 @@ func Defaults(confDir, runDir string) *Settings {
 		AddrDataFile:    filepath.Join(confDir, HostsFile),
 		DefaultProvider: "ibacmp",
 		RequestTimeout:  2 * time.Second,
+		KernelTimeout:   2 * time.Second,
 		Refresh:         15 * time.Minute,
 		BPFDir:          DefaultBPFDir,
 		NegativeTimeout: time.Second,

@@ -47,6 +47,10 @@ func Open() (*Socket, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("bind RDMA netlink: %w", err)
+	}
 	return Adopt(fd)
 }
 

@@ -156,6 +156,7 @@ func (d *Daemon) State() any {
 		"acm":       d.acm.Stats(),
 		"groups":    groups,
 		"clients":   d.door.Stats(),
+		"kernel":    d.kernel.state(),
 		"metrics":   d.metrics.state(),
 		"counters":  d.countersState(),
 	}

@@ -53,6 +53,7 @@ type Daemon struct {
 	engine  *resolver.Engine
 	door    *acmsock.Server
 	metrics metricsDoor
+	kernel  *kernelDoor // nil: not on this fabric
 
 	reloading sync.Mutex
 	undo      []func() error // what Stop does, last first
@@ -95,9 +96,6 @@ func Start(o Options) (d *Daemon, err error) {
 	}
 	d.log.Info("acmd starts", "version", o.Version, "fabric", o.Fabric, "options", o.OptionsFile)
 	d.report(problems)
-	if len(passed.Netlink) > 0 {
-		d.log.Warn("a kernel netlink socket was passed in; path requests of the kernel are not served by this build")
-	}
 	if _, err := acmsock.RaiseNoFile(d.log, settings.MaxClients); err != nil {
 		d.log.Warn("open files", "err", err)
 	}
@@ -107,6 +105,7 @@ func Start(o Options) (d *Daemon, err error) {
 	if err = d.startEngine(settings); err != nil {
 		return d, err
 	}
+	d.startKernel(settings, passed.Netlink)
 	if err = d.startDoors(settings, passed.Streams); err != nil {
 		return d, err
 	}
