@@ -48,16 +48,17 @@ type kernelLab struct {
 	tid    uint32
 }
 
-// startLab starts the daemon with a poll interval of 400 ms and waits until it
-// resolves.
-func startLab(t *testing.T) *kernelLab {
+// startLab starts the daemon with a poll interval of 400 ms and these lines of
+// options, and waits until it resolves.
+func startLab(t *testing.T, options ...string) *kernelLab {
 	t.Helper()
 	kernellab.Need(t, kernellab.Softib)
 	kernellab.Control(t, "clear")
 	kernellab.Plug(t, labSource)
 	dir := t.TempDir()
 	opts, addr := filepath.Join(dir, "opts.cfg"), filepath.Join(dir, "addr.cfg")
-	if err := os.WriteFile(opts, []byte("log_file stderr\npoll_interval 400\n"), 0o644); err != nil {
+	text := strings.Join(append(options, "log_file stderr", "poll_interval 400", ""), "\n")
+	if err := os.WriteFile(opts, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(addr, []byte("node0 sib0 1 default\nnode1 sib1 1 default\n"), 0o644); err != nil {

@@ -15,7 +15,7 @@ base=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}
 export KLAB_CACHE=${KLAB_CACHE:-${base:-/tmp}/acmd-kernel-lab}
 [ $# -gt 0 ] || set -- linux-image-amd64 linux-image-6.12-amd64
 # Tests that must have passed in each run; fewer mean that they were not there.
-least_umad=14 least_rxe=2 least_acmd=6
+least_umad=14 least_rxe=2 least_acmd=12
 
 unprepared() {
 	echo "kernel tests: $*" >&2
@@ -78,8 +78,8 @@ kernel_tests() {
 		-e ACMD_KERNEL_LAB=softib "$work/umad.test" -test.v -test.timeout 180s -test.run '^TestKernelSoftib' || bad=1
 	guest "mad/umad on soft RoCE" $least_rxe -t 60 \
 		-e ACMD_KERNEL_LAB=rxe "$work/umad.test" -test.v -test.timeout 40s -test.run '^TestKernelRXE' || bad=1
-	guest "acmd on InfiniBand" $least_acmd --softib --opensm "-s 2" -t 150 -f "$work/acmd" -f "$work/acmctl" \
-		-e ACMD_KERNEL_LAB=softib "$work/acmd.test" -test.v -test.timeout 120s -test.run '^TestKernel' || bad=1
+	guest "acmd on InfiniBand" $least_acmd --softib --opensm "-s 2" -t 200 -f "$work/acmd" -f "$work/acmctl" \
+		-e ACMD_KERNEL_LAB=softib "$work/acmd.test" -test.v -test.timeout 170s -test.run '^TestKernel' || bad=1
 	return $bad
 }
 

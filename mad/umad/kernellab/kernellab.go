@@ -63,6 +63,24 @@ func State(t testing.TB) string {
 	return string(b)
 }
 
+// Trace returns the packets and events that the simulated fabric remembers, and
+// ClearTrace forgets them.
+func Trace(t testing.TB) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(debugfs, "trace"))
+	if err != nil {
+		t.Fatalf("softib: %v", err)
+	}
+	return string(b)
+}
+
+func ClearTrace(t testing.TB) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(debugfs, "trace"), []byte("x"), 0); err != nil {
+		t.Fatalf("softib: %v", err)
+	}
+}
+
 // Run runs a program of the guest, such as saquery, and returns its output.
 func Run(t testing.TB, name string, arg ...string) string {
 	t.Helper()
