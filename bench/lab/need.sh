@@ -5,7 +5,7 @@
 set -u
 case ${1-} in
 test) want="gcc:gcc ld:binutils ibsim:ibsim-utils opensm:opensm saquery:infiniband-diags \
-	ib_acme:ibacm /usr/include/stdio.h:libc6-dev \
+	ib_acme:ibacm ip:iproute2 /usr/include/stdio.h:libc6-dev \
 	clang-14:clang-14 llvm-strip-14:llvm-14 bpftool:bpftool /usr/include/bpf/bpf_helpers.h:libbpf-dev \
 	/usr/include/infiniband/verbs.h:libibverbs-dev /usr/include/rdma/rdma_cma.h:librdmacm-dev" ;;
 kernel) want="qemu-system-x86_64:qemu-system-x86 gcc-12:gcc-12 xz:xz-utils zstd:zstd" ;;
