@@ -121,16 +121,26 @@ func (e *Engine) markStale(p *portState) {
 	}
 }
 
-// dropNewLocals drops what was learned from the fabric about addresses that are
-// local from now on.
-func (e *Engine) dropNewLocals(old, t *topology) {
-	if !e.cfg.Loopback || e.stats.started.Load() == 0 && e.cache.Len() == 0 {
+// dropLocals drops what a change of local addresses made wrong: what was learned
+// from the fabric about addresses that are local from now on, and the paths to the
+// port that an address has left, which may have been found by it.
+func (e *Engine) dropLocals(old, t *topology) {
+	if e.stats.started.Load() == 0 && e.cache.Len() == 0 {
 		return
 	}
 	for a := range t.bySource {
-		if _, had := old.bySource[a]; !had {
+		if _, had := old.bySource[a]; !had && e.cfg.Loopback {
 			e.deleteDest(&a, nil)
 		}
+	}
+	left := map[mad.GID]bool{}
+	for a, o := range old.bySource {
+		if n, has := t.bySource[a]; !has || n.gid != o.gid || n.slot != o.slot {
+			left[o.gid] = true
+		}
+	}
+	for g := range left {
+		e.FlushGID(g) // a flight that found the old port is refused as well
 	}
 }
 

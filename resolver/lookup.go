@@ -159,7 +159,7 @@ func (a *Answer) refuse(s Status, err error) outcome {
 
 // answerNow answers from the cache, or for a local address from the snapshot.
 // The cache goes first, as it has nearly all answers; what becomes local is
-// dropped from it (dropNewLocals).
+// dropped from it (dropLocals).
 func (e *Engine) answerNow(t *topology, q *Query, tg *target, now int64, a *Answer) bool {
 	m, ok := e.cache.Get(&tg.key, now, (*[64]byte)(&a.Path))
 	if !ok {

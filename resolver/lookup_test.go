@@ -116,6 +116,51 @@ func TestAddressBecomesLocal(t *testing.T) {
 	})
 }
 
+// A path to one of our own addresses over the fabric ends when the address moves to
+// another port, or goes: the old port's path may have been found by it, and a flight
+// that found it is refused.
+func TestLocalAddressMoves(t *testing.T) {
+	own := func(lid uint64) HostAddr {
+		return HostAddr{IP: netip.MustParseAddr("10.0.0.2"), GID: gidOf(lid), PKey: 0xffff}
+	}
+	bubble(t, func(l *lab, c *Config) {
+		c.Loopback = false
+		l.fab.set(device("mlx5_0", port(1, 5), port(2, 6)))
+		l.host.addrs = append(l.host.addrs, own(6))
+		l.acm.delay = 0
+		l.sa.delay = time.Millisecond
+	}, func(t *testing.T, l *lab) {
+		l.knows(ip("10.0.0.2"), 6)
+		if a := l.want(byIP("10.0.0.1", "10.0.0.2"), StatusSuccess); a.Path.DLID() != 6 {
+			t.Fatalf("LID %v", a.Path.DLID())
+		}
+		l.want(byIP("10.0.0.1", "10.0.0.2"), StatusSuccess) // cached
+		asked := l.sa.count()
+		b := newInbox()
+		l.e.FlushAll()
+		l.submit(byIP("2001:db8::1", "10.0.0.2"), 1, b) // under way with the old port
+		l.submit(byIP("10.0.0.1", "10.0.0.2"), 2, b)
+		l.knows(ip("10.0.0.2"), 5)
+		l.host.set(l.host.addrs[0], l.host.addrs[1], own(5))
+		l.e.SetAddresses(nil)
+		time.Sleep(time.Second)
+		for tag := range uint64(2) {
+			if a := b.one(t, tag+1); a.Status != StatusSuccess || a.Path.DLID() != 5 {
+				t.Errorf("flight %d: %v, LID %v", tag+1, a.Status, a.Path.DLID())
+			}
+		}
+		if a := l.want(byIP("10.0.0.1", "10.0.0.2"), StatusSuccess); a.Path.DLID() != 5 || l.sa.count() == asked {
+			t.Errorf("LID %v", a.Path.DLID())
+		}
+		l.knows(ip("10.0.0.2"), 7) // another node has it now
+		l.host.set(l.host.addrs[0], l.host.addrs[1])
+		l.e.SetAddresses(nil)
+		if a := l.want(byIP("10.0.0.1", "10.0.0.2"), StatusSuccess); a.Path.DLID() != 7 {
+			t.Errorf("after it left: LID %v", a.Path.DLID())
+		}
+	})
+}
+
 func TestSlower(t *testing.T) {
 	for _, tt := range []struct{ a, b, want mad.Rate }{
 		{3, 3, 3}, {3, 2, 2}, {2, 3, 2}, {10, 11, 11}, {15, 4, 15}, {24, 23, 23}, {63, 3, 3}, {3, 63, 3}, {63, 62, 62}, {0, 0, 0},

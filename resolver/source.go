@@ -14,8 +14,8 @@ import (
 )
 
 // Choices of the host's routing are remembered per destination for as long as
-// its generation stands, and not beyond sourceTTL: some changes (policy rules)
-// show in no generation.
+// its generation stands, and not beyond sourceTTL: some changes (the labels of
+// ip addrlabel) show in no generation.
 const (
 	sourceSlots = 1 << 13
 	sourceTTL   = int64(30 * time.Second)

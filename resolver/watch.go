@@ -220,7 +220,7 @@ func (e *Engine) apply() {
 	e.topo.Store(t)
 	e.counters.setActive(t)
 	dropAll()
-	e.dropNewLocals(old, t)
+	e.dropLocals(old, t)
 	e.report(old, t, ib)
 }
 
