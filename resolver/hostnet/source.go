@@ -3,25 +3,14 @@
 package hostnet
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 
-	"acmd/resolver"
-
-	"github.com/cespare/xxhash/v2"
 	"golang.org/x/sys/unix"
 )
-
-// maxRoutes bounds what is read of a routing table to notice its changes.
-const maxRoutes = 1 << 20
 
 var errAmbiguous = errors.New("link-local destination without an interface, and not exactly one to take")
 
@@ -46,17 +35,17 @@ func (h *Host) Source(dst netip.Addr) (netip.Addr, error) {
 
 // linkLocal returns the only link-local IPv6 address that the last look found.
 func (h *Host) linkLocal() (netip.Addr, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	var found netip.Addr
-	for _, a := range h.last {
-		if !a.IP.Is6() || !a.IP.IsLinkLocalUnicast() || a.IP == found {
-			continue
+	for _, f := range h.Interfaces() {
+		for _, ip := range f.Addrs {
+			if !ip.Is6() || !ip.IsLinkLocalUnicast() || ip == found {
+				continue
+			}
+			if found.IsValid() {
+				return netip.Addr{}, errAmbiguous
+			}
+			found = ip
 		}
-		if found.IsValid() {
-			return netip.Addr{}, errAmbiguous
-		}
-		found = a.IP
 	}
 	if !found.IsValid() {
 		return netip.Addr{}, errAmbiguous
@@ -101,40 +90,4 @@ func connected(dst netip.Addr) (netip.Addr, error) {
 		return netip.AddrFrom16(sa.Addr), nil
 	}
 	return netip.Addr{}, fmt.Errorf("local address of type %T", local)
-}
-
-// update takes in the addresses of a look and raises the generation if they, or
-// the routes, are not those of the look before.
-func (h *Host) update(addrs []resolver.HostAddr) {
-	d := xxhash.New()
-	h.digestRoutes(d, "net/route", 4, 5)      // RefCnt, Use
-	h.digestRoutes(d, "net/ipv6_route", 6, 7) // reference count, use
-	print := d.Sum64()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if print != h.print || !slices.Equal(addrs, h.last) {
-		h.print = print
-		h.last = slices.Clone(addrs)
-		h.gen.Add(1)
-	}
-}
-
-// digestRoutes adds a routing table to a digest, without the columns that count
-// its use. A table that cannot be read is an empty one.
-func (h *Host) digestRoutes(w io.Writer, name string, skip ...int) {
-	f, err := os.Open(filepath.Join(h.cfg.Proc, name))
-	if err != nil {
-		return
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(io.LimitReader(f, maxRoutes))
-	for lines.Scan() {
-		for i, field := range strings.Fields(lines.Text()) {
-			if !slices.Contains(skip, i) {
-				io.WriteString(w, field)
-				io.WriteString(w, " ")
-			}
-		}
-		io.WriteString(w, "\n")
-	}
 }

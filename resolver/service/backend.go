@@ -157,6 +157,7 @@ func (d *Daemon) State() any {
 		"groups":    groups,
 		"clients":   d.door.Stats(),
 		"kernel":    d.kernel.state(),
+		"host":      d.hostState(),
 		"metrics":   d.metrics.state(),
 		"counters":  d.countersState(),
 	}

@@ -47,6 +47,7 @@ type Daemon struct {
 	counters *bpf.Maps
 
 	fabric  *fabricView
+	host    *hostnet.Host // the kernel's view of addresses; nil where the fabric brings its own
 	ports   *portTable
 	acm     *acmp.Source
 	preload *preload.Source
@@ -147,12 +148,8 @@ func (d *Daemon) startEngine(s *config.Settings) (err error) {
 		dump = s.RouteDataFile
 	}
 	d.preload = preload.New(hosts, dump)
-	host := d.fabric.host
-	if host == nil {
-		host = hostnet.New()
-	}
 	cfg := engineConfig(s)
-	cfg.Fabric, cfg.Host, cfg.Log = d.fabric, host, d.log
+	cfg.Fabric, cfg.Host, cfg.Log = d.fabric, d.hostView(), d.log
 	cfg.OpenSA = d.ports.open
 	cfg.Counters = d.counters
 	cfg.Sources = d.sources(s)
@@ -165,6 +162,7 @@ func (d *Daemon) startEngine(s *config.Settings) (err error) {
 	}
 	d.ports.setSuspect(d.engine.Kick)
 	d.onStop(func() error { d.engine.Close(); return nil })
+	d.watchHost()
 	return nil
 }
 
