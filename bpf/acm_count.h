@@ -30,7 +30,7 @@ static __always_inline __u32 acm_bucket(__u64 ns)
 
 	if (ns >= 16000000000ull)
 		return ns > 16000000000ull ? ACM_LAT_BUCKETS - 1 : ACM_LAT_BUCKETS - 2;
-	v = ns * 576460752; /* 2^59 / 10^9 */
+	v = ns * 576460752 + (ns * 318162 >> 20); /* 2^59 / 10^9, not quite, so that a bound itself is below it */
 	m = v;
 	if (!(m >> 32)) { e += 32; m <<= 32; }
 	if (!(m >> 48)) { e += 16; m <<= 16; }

@@ -36,7 +36,8 @@ func bucketOf(ns int64) int {
 		}
 		return NumBuckets - 2
 	}
-	v := uint64(ns) * 576460752 // 2^59 / 10^9
+	n := uint64(ns)
+	v := n*576460752 + n*318162>>20 // 2^59 / 10^9, not quite, so that a bound itself is below it
 	shift := bits.LeadingZeros64(v)
 	e, m := 63-shift, v<<shift
 	if e < 59+lowest {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/bits"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -80,25 +81,32 @@ func Open(o Options) (*Maps, error) {
 			m.lock = nil
 		} else {
 			m.place = Pinned
+			sweep(filepath.Dir(o.Dir), log)
 		}
 	}
 	if m.place != Pinned {
-		if err := spec.LoadAndAssign(&m.maps, nil); err != nil {
-			m.reason = errors.Join(m.reason, fmt.Errorf("maps: %w", err))
-		} else if m.arrays, err = mapped(&m.maps); err != nil {
-			m.maps.Close()
-			m.maps = acmMaps{}
-			m.reason = errors.Join(m.reason, err)
+		if err := m.openOwn(spec); err != nil {
+			m.reason = err // whatever kept it from the pins, this is worse
+			m.arrays = heap()
 		} else {
 			m.place = Anonymous
 		}
 	}
-	if m.arrays == nil {
-		m.arrays = heap()
-	}
 	m.begin(o.RunDir, kshards)
 	m.say()
 	return m, nil
+}
+
+// openOwn makes maps of this process alone.
+func (m *Maps) openOwn(spec *ebpf.CollectionSpec) (err error) {
+	if err = spec.LoadAndAssign(&m.maps, nil); err != nil {
+		return err
+	}
+	if m.arrays, err = mapped(&m.maps); err != nil {
+		m.maps.Close()
+		m.maps = acmMaps{}
+	}
+	return err
 }
 
 // NewMemory makes counters in ordinary memory, for tests and for those who were

@@ -21,7 +21,13 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if role, dir, ok := strings.Cut(os.Getenv(roleEnv), " "); ok {
+		runRole(role, dir)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // open opens maps and returns them with what was logged.
 func open(t *testing.T, dir string) (*bpf.Maps, string) {

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/cilium/ebpf"
@@ -69,7 +68,7 @@ func takeLock(f *os.File) error {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return err
 	}
-	if st.Uid != 0 && int(st.Uid) != os.Geteuid() {
+	if int(st.Uid) != os.Geteuid() {
 		return fmt.Errorf("belongs to user %d", st.Uid)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
@@ -231,6 +230,3 @@ func (m *Maps) create(spec *ebpf.CollectionSpec) (err error) {
 	m.maps, m.arrays = made, a
 	return nil
 }
-
-// isPinDir tells the names that PinDir gives.
-func isPinDir(name string) bool { return strings.HasPrefix(name, fmt.Sprintf("v%d-", schema)) }

@@ -8,6 +8,8 @@ package bpftest
 
 import (
 	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -26,11 +28,17 @@ func NeedMaps(t testing.TB) {
 	m.Close()
 }
 
-// Mount mounts a bpf file system on a new directory, for the time of the test.
+// Mount mounts a bpf file system on a new directory that everybody can get to, for
+// the time of the test.
 func Mount(t testing.TB) string {
 	t.Helper()
 	NeedMaps(t)
 	dir := t.TempDir()
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
 		missing(t, "a bpf file system cannot be mounted (CAP_SYS_ADMIN): %v", err)
 	}
@@ -40,6 +48,18 @@ func Mount(t testing.TB) string {
 		}
 	})
 	return dir
+}
+
+// Tool finds bpftool, which Debian keeps out of the PATH of ordinary users.
+func Tool(t testing.TB) string {
+	t.Helper()
+	for _, name := range []string{"bpftool", "/usr/sbin/bpftool"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	missing(t, "bpftool is missing: apt-get install bpftool")
+	return ""
 }
 
 func missing(t testing.TB, format string, a ...any) {
