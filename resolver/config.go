@@ -96,9 +96,11 @@ type Config struct {
 	Routes  RouteSource     // routes that are known without the SA; nil: none
 	Log     *slog.Logger    // nil: slog.Default
 
-	// Cache has the paths; nil: one of CacheSize entries.
+	// Cache has the paths; nil: one of CacheSize entries, which Mirror watches.
 	Cache     *cache.Cache
 	CacheSize int
+	// Mirror serves some of them without the engine; nil: nobody does.
+	Mirror Mirror
 
 	Addresses       []AddressEntry // of the address file
 	Providers       []Provider     // besides the built-in "ibacmp"

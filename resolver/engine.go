@@ -63,7 +63,11 @@ func New(cfg Config) (*Engine, error) {
 		stop: make(chan struct{}), kick: make(chan struct{}, 1), setaddr: make(chan setAddresses)}
 	if e.cache == nil {
 		// A destination known by name or IP is kept under its GID as well.
-		e.cache = cache.New(cache.Config{Capacity: 2 * cfg.CacheSize})
+		cc := cache.Config{Capacity: 2 * cfg.CacheSize}
+		if cfg.Mirror != nil {
+			cc.Watch = cfg.Mirror
+		}
+		e.cache = cache.New(cc)
 	}
 	e.addrs = cache.New(cache.Config{Capacity: cfg.CacheSize})
 	e.refreshAge = e.computeRefreshAge()

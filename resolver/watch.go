@@ -126,6 +126,7 @@ func (e *Engine) portEvent(ev transport.Event) {
 			for _, drop := range e.scopeDrops(p) {
 				drop() // nothing would look at them again
 			}
+			e.settle()
 		}
 		if p.port != nil {
 			p.port.HandleEvent(ev.Type)
@@ -221,6 +222,7 @@ func (e *Engine) apply() {
 	e.counters.setActive(t)
 	dropAll()
 	e.dropLocals(old, t)
+	e.settle()
 	e.report(old, t, ib)
 }
 
