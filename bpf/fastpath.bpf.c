@@ -276,7 +276,7 @@ drop:
 /*
  * lookup_add is run by the daemon through BPF_PROG_TEST_RUN. Its input is 14 bytes of nothing, where an Ethernet header
  * would be, then the client's port and the server's, 16 bits each in host byte order. It finds the client's socket in
- * the daemon's network namespace. An entry that is there is not replaced: it is the same socket, as a connection has one.
+ * the daemon's network namespace. A socket that has a program is refused, be it ours or somebody else's.
  */
 enum { ADDED = 0, NO_SOCKET, NOT_OURS, REFUSED, BAD_INPUT };
 
@@ -297,8 +297,7 @@ SEC("tc") int lookup_add(struct __sk_buff *skb)
 		return NO_SOCKET;
 	int ret = NOT_OURS;
 	if (sk->state == ESTABLISHED && sk->src_port == client) {
-		ret = bpf_map_update_elem(&acm_cli, &slot, sk, BPF_NOEXIST);
-		ret = ret && ret != -17 /* EEXIST */ ? REFUSED : ADDED;
+		ret = bpf_map_update_elem(&acm_cli, &slot, sk, BPF_NOEXIST) ? REFUSED : ADDED;
 	}
 	bpf_sk_release(sk);
 	return ret;
@@ -319,8 +318,7 @@ SEC("iter/tcp") int iter_add(struct bpf_iter__tcp *ctx)
 	__u64 slot = port, *want = bpf_map_lookup_elem(&acm_want, &port);
 	if (!want || !*want || *want != bpf_ntohs(sk->skc_dport))
 		return 0;
-	int ret = bpf_map_update_elem(&acm_cli, &slot, sk, BPF_NOEXIST);
-	*want = ret && ret != -17 /* EEXIST */ ? ACM_WANT_REFUSED : 0;
+	*want = bpf_map_update_elem(&acm_cli, &slot, sk, BPF_NOEXIST) ? ACM_WANT_REFUSED : 0;
 	return 0;
 }
 

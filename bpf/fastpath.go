@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
@@ -95,8 +94,8 @@ type FastPlan struct {
 	All    bool   `json:"all"`    // sockets are added as they connect
 }
 
-// Fast is a loaded fast path. Methods are safe for concurrent use unless they
-// say otherwise; none may be called after Close.
+// Fast is a loaded fast path. Methods are safe for concurrent use, apart from
+// Insert, which one goroutine at a time may call; none may be called after Close.
 type Fast struct {
 	cfg  FastConfig
 	plan FastPlan
@@ -112,8 +111,7 @@ type Fast struct {
 	want   []atomic.Uint64
 	kstat  []fastAcmKwords
 
-	inserting sync.Mutex
-	input     [64]byte // of lookup_add
+	input [64]byte // of lookup_add
 }
 
 // openFast loads the programs in one way, switched off.
@@ -174,7 +172,7 @@ func (f *Fast) prepare(spec *ebpf.CollectionSpec) (opts ebpf.CollectionOptions, 
 		spec.Maps[fastMapAcmCli].MaxEntries = uint32(f.cfg.Conns)
 	}
 	for program, used := range map[string]bool{
-		fastProgLookupAdd: f.plan.Insert == insertTC, fastProgIterAdd: f.plan.Insert == insertIter, fastProgSockopsConn: f.plan.All,
+		fastProgLookupAdd: f.plan.Insert == insertTC, fastProgIterAdd: f.plan.Insert == FastInsertIter, fastProgSockopsConn: f.plan.All,
 	} {
 		if !used {
 			delete(spec.Programs, program)
@@ -223,7 +221,7 @@ func (f *Fast) attach() (err error) {
 	if err != nil {
 		return fmt.Errorf("attach msg_verdict: %w", err)
 	}
-	if f.plan.Insert == insertIter {
+	if f.plan.Insert == FastInsertIter {
 		if f.iter, err = link.AttachIter(link.IterOptions{Program: f.obj.IterAdd}); err != nil {
 			return fmt.Errorf("attach iter_add: %w", err)
 		}

@@ -11,19 +11,19 @@ import (
 
 // Words of a [FastPlan].
 const (
-	insertTC    = "tc"
-	insertIter  = "iter"
-	unreadRmem  = "rmem"
-	unreadPsock = "psock"
+	insertTC       = "tc"
+	FastInsertIter = "iter"
+	unreadRmem     = "rmem"
+	unreadPsock    = "psock"
 )
 
 // fastPlans are the ways to do it, best first. Kernels before 5.11 have no coarse
 // clock; 7.3 lets only iterators change a sockmap.
 var fastPlans = []FastPlan{
 	{Insert: insertTC, Unread: unreadRmem, Coarse: true},
-	{Insert: insertIter, Unread: unreadRmem, Coarse: true},
+	{Insert: FastInsertIter, Unread: unreadRmem, Coarse: true},
 	{Insert: insertTC, Unread: unreadRmem},
-	{Insert: insertIter, Unread: unreadRmem},
+	{Insert: FastInsertIter, Unread: unreadRmem},
 }
 
 // errUnread is the one failure of the self-test that another plan mends: kernels

@@ -65,7 +65,6 @@ const (
 	added     = 0
 	noSocket  = 1
 	notOurs   = 2
-	refused   = 3
 	wantError = 1 << 16 // ACM_WANT_REFUSED
 )
 
@@ -74,9 +73,7 @@ const (
 // that is on the map already is fine. With the iterator it costs one walk over
 // the host's TCP sockets, whatever the number of ports.
 func (f *Fast) Insert(ports []uint16, done func(port uint16, err error)) error {
-	f.inserting.Lock()
-	defer f.inserting.Unlock()
-	if f.plan.Insert == insertIter {
+	if f.plan.Insert == FastInsertIter {
 		return f.walk(ports, done)
 	}
 	for _, p := range ports {
@@ -92,10 +89,21 @@ func (f *Fast) Insert(ports []uint16, done func(port uint16, err error)) error {
 		case noSocket, notOurs:
 			done(p, ErrFastGone)
 		default:
-			done(p, fmt.Errorf("%w (lookup_add %d)", ErrFastRefused, ret))
+			done(p, f.refusal(p))
 		}
 	}
 	return nil
+}
+
+// refusal tells a socket that is on the map already, as a connection's has been
+// since it connected, from one that the kernel does not want there: the map is
+// full, or another program has it.
+func (f *Fast) refusal(port uint16) error {
+	var cookie uint64
+	if f.obj.AcmCli.Lookup(uint64(port), &cookie) == nil {
+		return nil
+	}
+	return ErrFastRefused
 }
 
 func (f *Fast) walk(ports []uint16, done func(port uint16, err error)) error {
@@ -115,7 +123,7 @@ func (f *Fast) walk(ports []uint16, done func(port uint16, err error)) error {
 		case 0:
 			done(p, nil)
 		case wantError:
-			done(p, ErrFastRefused)
+			done(p, f.refusal(p))
 		default:
 			done(p, ErrFastGone)
 		}
