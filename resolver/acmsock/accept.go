@@ -148,9 +148,16 @@ func (l *loop) admit(fd int, tcp bool) {
 		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 		// A remote host that vanishes is noticed some day.
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
+		if s.fast != nil {
+			h.port = fastPeer(fd)
+		}
 	}
 	to := s.loops[l.nextLoop]
-	l.nextLoop = (l.nextLoop + 1) % len(s.loops)
+	if h.port != 0 {
+		to = s.loops[int(h.port)%len(s.loops)] // all that ever have this port, see takeFast
+	} else {
+		l.nextLoop = (l.nextLoop + 1) % len(s.loops)
+	}
 	if to == l {
 		l.adopt(h)
 	} else if !to.box.hand(h) {
@@ -195,6 +202,9 @@ func (l *loop) adopt(h handoff) {
 	l.open++
 	l.stats.accepted.add(1)
 	l.count.Add(bpf.Accepted, 1)
+	if h.port != 0 {
+		l.takeFast(c, h.port)
+	}
 	if l.draining {
 		l.lastRead(c)
 	}
@@ -212,6 +222,9 @@ func (l *loop) close(c *conn, why CloseReason) {
 	}
 	l.conns[c.fd] = nil
 	l.open--
+	if c.fast != nil {
+		l.dropFast(c)
+	}
 	l.stats.closed[why].add(1)
 	l.count.Add(bpf.Unsent, c.owed())
 	c.in, c.out, c.ring = nil, nil, nil

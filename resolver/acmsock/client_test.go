@@ -149,12 +149,12 @@ func TestClientProtocolErrors(t *testing.T) {
 		reply func(req []byte) []byte
 	}{
 		{"another tid", func(req []byte) []byte {
-			b := appendAnswer(nil, req, &resolver.Answer{Path: examplePath()})
+			b := AppendAnswer(nil, req, &resolver.Answer{Path: examplePath()})
 			b[8]++
 			return b
 		}},
 		{"version", func(req []byte) []byte {
-			b := appendAnswer(nil, req, &resolver.Answer{})
+			b := AppendAnswer(nil, req, &resolver.Answer{})
 			b[0] = 2
 			return b
 		}},

@@ -57,6 +57,16 @@ type Config struct {
 	// are those of both. nil: memory of its own.
 	Counters *bpf.Maps
 
+	// Fast asks for a TCP listener on 127.0.0.1 that the kernel can answer clients
+	// of, on FastPort (0 lets the kernel choose), where there is no other TCP
+	// listener. See [Server.FastPort].
+	Fast     bool
+	FastPort uint16
+	// FastWait lets clients that the kernel answers wait for misses. They can
+	// lose their reply to a signal there; otherwise they are told "no data" at
+	// once, and the path is looked up for the next time.
+	FastWait bool
+
 	Threads    int // event loops (server_threads); 0: 1
 	MaxClients int // connections at a time; 0: DefaultMaxClients
 	MaxPerUID  int // connections of one user on unix sockets; 0: no bound

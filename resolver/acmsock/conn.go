@@ -31,6 +31,7 @@ type slot struct {
 	state slotState
 	sa    bool // an SA query, which comes back in another form
 	n     uint8
+	asked uint16 // length of the request
 	long  []byte
 	buf   [maxResolveReply]byte
 }
@@ -70,6 +71,7 @@ type conn struct {
 	hasUID bool
 	uid    uint32
 	door   bpf.Door
+	fast   *fastClient // nil: not on the fast path
 
 	eof    bool // the client sends no more, or the server takes no more
 	stop   bool // framing is lost: nothing more is parsed
@@ -130,7 +132,9 @@ func (c *conn) push(msg []byte) (*slot, uint64) {
 	if tidZero(msg) {
 		c.zero = seq + 1
 	}
-	return c.slot(seq), seq
+	s := c.slot(seq)
+	s.asked = uint16(len(msg))
+	return s, seq
 }
 
 func (c *conn) grow() {

@@ -186,8 +186,8 @@ func checkStream(t *testing.T, in, out []byte, whole bool) {
 
 func FuzzDecodeReply(f *testing.F) {
 	r := goldenEndpoints()
-	f.Add(appendAnswer(nil, ask(1, 0, 1), &resolver.Answer{Path: examplePath(), Src: ip4(10, 0, 0, 1)}))
-	f.Add(appendAnswer(nil, ask(1, 0, 1), &resolver.Answer{Status: resolver.StatusNoData}))
+	f.Add(AppendAnswer(nil, ask(1, 0, 1), &resolver.Answer{Path: examplePath(), Src: ip4(10, 0, 0, 1)}))
+	f.Add(AppendAnswer(nil, ask(1, 0, 1), &resolver.Answer{Status: resolver.StatusNoData}))
 	f.Add(appendPerf(nil, AppendPerf(nil, 1, 0, nil), r))
 	f.Add(appendEndpoint(nil, AppendEndpoint(nil, 1, 1, 0), r))
 	for _, s := range seeds() {

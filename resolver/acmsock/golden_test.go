@@ -94,10 +94,10 @@ func TestGoldenResolve(t *testing.T) {
 		2b000000 1000 0000 *8 fe800000000000000000000000100001 fe800000000000000000000000100005
 		0001 0004 00000000 00 80 ffff 0000 84 83 92 00 *6
 		01000000 0200 0000 0a000001 *60`)
-	same(t, "reply with source", appendAnswer(nil, req, &resolver.Answer{Path: path, Src: ip4(10, 0, 0, 1)}), reply)
+	same(t, "reply with source", AppendAnswer(nil, req, &resolver.Answer{Path: path, Src: ip4(10, 0, 0, 1)}), reply)
 	short := bytes.Clone(reply[:88])
 	short[6] = 88
-	same(t, "reply without source", appendAnswer(nil, req, &resolver.Answer{Path: path}), short)
+	same(t, "reply without source", AppendAnswer(nil, req, &resolver.Answer{Path: path}), short)
 
 	got, err := DecodeResolve(reply)
 	if err != nil {
@@ -123,7 +123,7 @@ func TestGoldenLoopback(t *testing.T) {
 	p.SetMTU(0, 4)
 	p.SetRate(0, 3)
 	req := AppendResolve(nil, 0x1122334455667788, SourceRecord(resolver.NameAddr("nodeC")), DestRecord(resolver.NameAddr("nodeC"), false))
-	same(t, "loopback", appendAnswer(nil, req, &resolver.Answer{Path: p, Origin: resolver.OriginLoopback}), unhex(t, `
+	same(t, "loopback", AppendAnswer(nil, req, &resolver.Answer{Path: p, Origin: resolver.OriginLoopback}), unhex(t, `
 		01 01 00 00 00 00 58 00 88 77 66 55 44 33 22 11
 		2b000000 1000 0000 0000000000000000 fe80000000000000 0000000000100005 fe80000000000000 0000000000100005
 		0004 0004 00000000 00 80 ffff 0000 04 03 00 00 000000000000`))
@@ -155,7 +155,7 @@ func TestGoldenErrors(t *testing.T) {
 		{"no records", resolver.Answer{Status: resolver.StatusNoData}, "0101 0300 0000 1000"},
 		{"timed out", resolver.Answer{Status: resolver.StatusTimedOut}, "0101 0600 0000 1000"},
 	} {
-		same(t, c.name, appendAnswer(nil, req, &c.a), unhex(t, c.want+tid))
+		same(t, c.name, AppendAnswer(nil, req, &c.a), unhex(t, c.want+tid))
 		if c.a.Core {
 			same(t, c.name+" at the door", appendError(nil, req, c.a.Status), unhex(t, c.want+tid))
 		}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,8 +33,17 @@ type listener struct {
 type rendezvous struct {
 	dir       string
 	listeners []listener
-	made      []madeFile
+	noLinks   bool
 	log       *slog.Logger
+
+	fastFD   int    // listener of the fast path
+	fastPort uint16 // 0: none
+	fastErr  error  // why
+	hasPort  bool   // the port file is there whether the fast path is or not
+
+	mu   sync.Mutex // of the files, once there is a server
+	made []madeFile
+	gone bool
 }
 
 // madeFile remembers the identity of a file, so that one which somebody else
@@ -46,7 +56,7 @@ type madeFile struct {
 // listen opens the sockets and makes the files that cfg asks for. On failure
 // nothing stays behind.
 func listen(cfg *Config, log *slog.Logger) (*rendezvous, error) {
-	r := &rendezvous{dir: cfg.RunDir, log: log}
+	r := &rendezvous{dir: cfg.RunDir, noLinks: cfg.NoLinks, log: log, fastErr: errors.New("not asked for")}
 	var err error
 	switch {
 	case len(cfg.Listeners) > 0:
@@ -59,6 +69,9 @@ func listen(cfg *Config, log *slog.Logger) (*rendezvous, error) {
 	if err != nil {
 		r.close()
 		return nil, err
+	}
+	if cfg.Fast {
+		r.listenFast(cfg)
 	}
 	return r, nil
 }
@@ -138,19 +151,11 @@ func (r *rendezvous) listenTCP(cfg *Config) error {
 	} else {
 		r.log.Warn("server_mode open: every host that reaches the port may resolve and read counters", "port", cfg.Port)
 	}
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	fd, err := openTCP(sa)
 	if err != nil {
-		return fmt.Errorf("tcp socket: %w", err)
+		return err
 	}
 	r.listeners = append(r.listeners, listener{fd: fd, tcp: true})
-	// Connections of an earlier run that linger in TIME_WAIT must not keep a
-	// restart from binding.
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
-		return fmt.Errorf("tcp socket: %w", err)
-	}
-	if err := unix.Bind(fd, sa); err != nil {
-		return fmt.Errorf("bind %s: %w", netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), cfg.Port), err)
-	}
 	// Only now: with the port taken, the files are those of who has it.
 	if err := r.clear(unixSocketName, unixLinkName, portLinkName, portFileName); err != nil {
 		return err
@@ -158,7 +163,27 @@ func (r *rendezvous) listenTCP(cfg *Config) error {
 	if err := unix.Listen(fd, backlog); err != nil {
 		return fmt.Errorf("listen on port %d: %w", cfg.Port, err)
 	}
+	r.hasPort = true
 	return r.publishPort(fd, cfg.NoLinks)
+}
+
+// openTCP makes a socket that is bound and does not listen yet.
+func openTCP(sa *unix.SockaddrInet4) (int, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, fmt.Errorf("tcp socket: %w", err)
+	}
+	// Connections of an earlier run that linger in TIME_WAIT must not keep a
+	// restart from binding.
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("tcp socket: %w", err)
+	}
+	if err := unix.Bind(fd, sa); err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("bind %s: %w", netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port)), err)
+	}
+	return fd, nil
 }
 
 // adopt takes the service manager's sockets. Its files stay as they are; a port
@@ -185,6 +210,7 @@ func (r *rendezvous) adopt(cfg *Config) error {
 	if unixToo || tcp < 0 {
 		return nil
 	}
+	r.hasPort = true
 	return r.publishPort(tcp, cfg.NoLinks)
 }
 
@@ -263,6 +289,9 @@ func (r *rendezvous) remember(path string) {
 
 // withdraw removes the files that this server made, if they still are its own.
 func (r *rendezvous) withdraw() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.gone = true
 	for _, m := range r.made {
 		if info, err := os.Lstat(m.path); err == nil && os.SameFile(info, m.info) {
 			os.Remove(m.path)

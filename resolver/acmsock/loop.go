@@ -57,7 +57,8 @@ type loop struct {
 	nextLoop  int
 	lastWarn  int64
 
-	conns    []*conn // by descriptor
+	conns    []*conn          // by descriptor
+	fast     map[uint16]*conn // on the fast path, by the client's port
 	open     int
 	gen      int32
 	draining bool
@@ -300,7 +301,10 @@ func (l *loop) complete(m *completion) {
 	if s.sa {
 		s.fill(appendSAReply(s.buf[:0], req[:s.n], a.Status, &a))
 	} else {
-		s.fill(appendAnswer(s.buf[:0], req[:s.n], &a))
+		s.fill(AppendAnswer(s.buf[:0], req[:s.n], &a))
+		if c.fast != nil && a.Status == resolver.StatusSuccess {
+			c.fast.good = true
+		}
 	}
 }
 

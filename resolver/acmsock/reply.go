@@ -21,10 +21,10 @@ const (
 	maxEndpointAddrs = (MaxReply - HeaderSize - endpointBody) / endpointAddr
 )
 
-// appendAnswer appends the reply to a resolve by address or by path. req is the
+// AppendAnswer appends the reply to a resolve by address or by path. req is the
 // request or at least its header. ibacm sets the ACK bit only on failures found
 // before a provider was asked.
-func appendAnswer(b, req []byte, a *resolver.Answer) []byte {
+func AppendAnswer(b, req []byte, a *resolver.Answer) []byte {
 	if a.Status != resolver.StatusSuccess {
 		op := uint8(OpResolve)
 		if a.Core {

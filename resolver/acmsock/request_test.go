@@ -258,7 +258,7 @@ func TestParseAllocatesNothing(t *testing.T) {
 	out := make([]byte, 0, MaxRequest)
 	if n := testing.AllocsPerRun(100, func() {
 		ParseRequest(msg, &q)
-		out = appendAnswer(out[:0], msg, &a)
+		out = AppendAnswer(out[:0], msg, &a)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -274,6 +274,6 @@ func BenchmarkParseAndReply(b *testing.B) {
 		if ParseRequest(msg, &q) != 0 {
 			b.Fatal("refused")
 		}
-		out = appendAnswer(out[:0], msg, &a)
+		out = AppendAnswer(out[:0], msg, &a)
 	}
 }

@@ -52,7 +52,11 @@ func (l *loop) run(c *conn, b []byte) {
 		if n > len(b) {
 			break
 		}
+		owed := c.tail
 		l.handle(c, b[:n])
+		if c.fast != nil && c.tail == owed {
+			c.fast.answered += uint64(n)
+		}
 		b = b[n:]
 		progress = true
 		if len(l.out) >= outLimit {
@@ -87,6 +91,9 @@ func (l *loop) pop(c *conn) {
 		case slotDeferred:
 			l.out = l.query(c, l.out, s.buf[:s.n])
 		}
+		if c.fast != nil {
+			c.fast.answered += uint64(s.asked)
+		}
 		c.head++
 		if c.zero == c.head {
 			c.zero = 0
@@ -104,6 +111,9 @@ func (l *loop) flush(c *conn) bool {
 	if len(l.out) == 0 || c.closed {
 		l.out = l.out[:0]
 		return !c.closed
+	}
+	if c.fast != nil {
+		c.fast.publish(len(l.out))
 	}
 	if len(c.out) > 0 { // nothing may overtake it
 		c.out = append(c.out, l.out...)
@@ -173,6 +183,9 @@ func (l *loop) settle(c *conn, progress bool) {
 			l.close(c, ClosedByClient)
 		}
 		return
+	}
+	if c.fast != nil {
+		c.fast.settled(c.direct() && len(c.in) == 0)
 	}
 	c.shrink()
 	want := c.wanted()
@@ -280,6 +293,9 @@ func (l *loop) resolve(c *conn, msg []byte) {
 	if st == resolver.StatusSuccess && q.Kind == resolver.ByPath && !q.Src.IsZero() {
 		st = l.pathSource(q)
 	}
+	if c.fast != nil && st == resolver.StatusSuccess {
+		l.offer(c, q, msg)
+	}
 	r := l.srv.r
 	switch {
 	case st != resolver.StatusSuccess:
@@ -316,7 +332,10 @@ func (l *loop) answer(c *conn, msg []byte) {
 	if l.q.Kind == resolver.AskSA {
 		b = appendSAReply(b, msg, l.a.Status, &l.a)
 	} else {
-		b = appendAnswer(b, msg, &l.a)
+		b = AppendAnswer(b, msg, &l.a)
+		if c.fast != nil && l.a.Status == resolver.StatusSuccess {
+			c.fast.good = true
+		}
 	}
 	l.place(s, b)
 }

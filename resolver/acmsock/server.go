@@ -22,6 +22,7 @@ type Server struct {
 	log  *slog.Logger
 	rdv  *rendezvous
 	addr []net.Addr
+	fast FastPath // nil: none
 
 	loops   []*loop
 	ports   atomic.Pointer[[]Port] // that the first loop may drive
