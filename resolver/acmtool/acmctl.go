@@ -38,6 +38,8 @@ Asks acmd over its control socket (RUN-DIR/acmd.ctl):
   config         every setting with its value and where it comes from
   state          what the daemon knows about itself (JSON)
   reload         read the configuration files again
+  fast-path [on|off|status]
+                 answers in the kernel: after "off" returns, none is given any more
 
   -S SERVICE     path of a unix socket, or host[:port]
   --run-dir DIR  where the sockets are (/run)
@@ -143,7 +145,7 @@ func (c *ctl) run(args []string) error {
 	}
 	verbs := map[string]func([]string) error{
 		"resolve": c.resolve, "perf": c.perf, "endpoints": c.endpoints, "flush": c.flush,
-		"config": c.config, "state": c.state, "reload": c.reload,
+		"config": c.config, "state": c.state, "reload": c.reload, "fast-path": c.fastPath,
 		"help": func([]string) error { return flag.ErrHelp },
 	}
 	verb := verbs[name]

@@ -79,7 +79,7 @@ var commented = map[string]bool{
 	"route_data_file": true, "addr_data_file": true, "support_ips_in_addr_cfg": true, "provider_lib_path": true,
 	"request_timeout": true, "kernel_timeout": true, "refresh": true, "negative_timeout": true, "cache_size": true,
 	"server_threads": true, "max_clients": true, "max_user_clients": true, "poll_interval": true, "sa_max_rate": true,
-	"metrics_addr": true, "bpf_dir": true,
+	"metrics_addr": true, "bpf_dir": true, "fast_path": true, "fast_path_port": true, "fast_path_miss": true,
 }
 
 // meanings has the text of the comment above each option of the generated file.
@@ -121,6 +121,9 @@ var meanings = map[string]string{
 	"poll_interval":           "How often devices and links are looked at beside their events, in ms.",
 	"sa_max_rate":             "SA questions per second of this node; 0: no limit.",
 	"bpf_dir":                 "Where counters are pinned so that they outlive the daemon: a directory on a bpf\nfile system, or none.",
+	"fast_path":               "Where the kernel itself answers known paths, inside the asking program's send():\noff; kernel: clients that acmd has answered before; kernel-all: from the first\nrequest on, at the cost of every TCP connection of the host.",
+	"fast_path_port":          "TCP port on 127.0.0.1 for these clients with server_mode unix; 0: any.",
+	"fast_path_miss":          "What such a client is told of a path that is not known yet. fail: no data, at\nonce; wait: the path, when it is there, but a signal can make it miss the reply.",
 	"metrics_addr":            "Where Prometheus scrapes figures: HOST:PORT (:PORT on every address), the path\nof a unix socket, or off.",
 }
 

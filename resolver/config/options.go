@@ -35,7 +35,7 @@ var options = []option{
 	word("route_prot", routeProts, func(s *Settings) *RouteProt { return &s.RouteProt }),
 	minutes("route_timeout", func(s *Settings) *time.Duration { return &s.RouteTimeout }, true),
 	word("loopback_prot", loopbackProts, func(s *Settings) *bool { return &s.LoopbackProt }),
-	serverPort,
+	port("server_port", 1, func(s *Settings) *uint16 { return &s.ServerPort }),
 	word("server_mode", serverModes, func(s *Settings) *ServerMode { return &s.ServerMode }),
 	truth("acme_plus_kernel_only", func(s *Settings) *bool { return &s.AcmePlusKernelOnly }),
 	millis("timeout", 1, func(s *Settings) *time.Duration { return &s.Timeout }),
@@ -62,6 +62,9 @@ var options = []option{
 	number("max_user_clients", 0, 1<<20, func(s *Settings) *int { return &s.MaxUserClients }),
 	millis("poll_interval", 10, func(s *Settings) *time.Duration { return &s.PollInterval }),
 	number("sa_max_rate", 0, 10_000_000, func(s *Settings) *int { return &s.SAMaxRate }),
+	word("fast_path", fastPaths, func(s *Settings) *FastPath { return &s.FastPath }),
+	port("fast_path_port", 0, func(s *Settings) *uint16 { return &s.FastPathPort }),
+	word("fast_path_miss", fastPathMisses, func(s *Settings) *bool { return &s.FastPathWait }),
 	address("metrics_addr", func(s *Settings) *string { return &s.MetricsAddr }),
 	bpfDir,
 }
@@ -82,12 +85,14 @@ type pair[T comparable] struct {
 }
 
 var (
-	serverModes   = []pair[ServerMode]{{"unix", ModeUnix}, {"loop", ModeLoop}, {"open", ModeOpen}}
-	routeProts    = []pair[RouteProt]{{"sa", RouteSA}, {"acm", RouteACM}}
-	loopbackProts = []pair[bool]{{"none", false}, {"local", true}}
-	routePreloads = []pair[bool]{{"none", false}, {"no", false}, {"opensm_full_v1", true}}
-	addrPreloads  = []pair[bool]{{"none", false}, {"no", false}, {"acm_hosts", true}}
-	mtus          = []pair[mad.MTU]{{"256", 1}, {"512", 2}, {"1024", 3}, {"2048", 4}, {"4096", 5}}
+	serverModes    = []pair[ServerMode]{{"unix", ModeUnix}, {"loop", ModeLoop}, {"open", ModeOpen}}
+	routeProts     = []pair[RouteProt]{{"sa", RouteSA}, {"acm", RouteACM}}
+	loopbackProts  = []pair[bool]{{"none", false}, {"local", true}}
+	routePreloads  = []pair[bool]{{"none", false}, {"no", false}, {"opensm_full_v1", true}}
+	addrPreloads   = []pair[bool]{{"none", false}, {"no", false}, {"acm_hosts", true}}
+	fastPaths      = []pair[FastPath]{{"off", FastPathOff}, {"kernel", FastPathKernel}, {"kernel-all", FastPathAll}}
+	fastPathMisses = []pair[bool]{{"fail", false}, {"wait", true}}
+	mtus           = []pair[mad.MTU]{{"256", 1}, {"512", 2}, {"1024", 3}, {"2048", 4}, {"4096", 5}}
 
 	// Gb/s to rate codes (IBTA vol. 1, PathRecord); "2" is 2.5 Gb/s. Those that
 	// ibacm does not have are of newer link speeds.
@@ -170,15 +175,17 @@ func window(name string, at func(*Settings) *int) option {
 		func(s *Settings) string { return strconv.Itoa(max(*at(s), 1)) }}
 }
 
-var serverPort = option{"server_port",
-	func(s *Settings, v string) error {
-		n, err := parseInt(v, 1, 65535)
-		if err == nil {
-			s.ServerPort = uint16(n)
-		}
-		return err
-	},
-	func(s *Settings) string { return strconv.Itoa(int(s.ServerPort)) }}
+func port(name string, low int, at func(*Settings) *uint16) option {
+	return option{name,
+		func(s *Settings, v string) error {
+			n, err := parseInt(v, low, 65535)
+			if err == nil {
+				*at(s) = uint16(n)
+			}
+			return err
+		},
+		func(s *Settings) string { return strconv.Itoa(int(*at(s))) }}
+}
 
 func millis(name string, low int, at func(*Settings) *time.Duration) option {
 	return millisUpTo(name, low, 3_600_000, at)

@@ -52,6 +52,21 @@ const (
 
 func (p RouteProt) String() string { return wordOf(routeProts, p) }
 
+// FastPath says on which connections the kernel answers.
+type FastPath uint8
+
+const (
+	FastPathOff    FastPath = iota // none
+	FastPathKernel                 // those that the daemon has accepted and answered on
+	FastPathAll                    // also those that just connected, host-wide
+)
+
+func (p FastPath) String() string { return wordOf(fastPaths, p) }
+
+// DefaultFastPathPort is out of reach of ordinary users (below 1024), and of the
+// ports that RPC services take (512 to 1023).
+const DefaultFastPathPort = 249
+
 // Settings is every option of ibacm_opts.cfg. Windows, depths and counts are
 // plain numbers; times are durations whatever unit the file has.
 type Settings struct {
@@ -100,6 +115,9 @@ type Settings struct {
 	PollInterval    time.Duration // how often devices and links are looked at (file: ms)
 	SAMaxRate       int           // SA requests per second of the node; 0: no limit
 	BPFDir          string        // directory of the pinned counters' own directories; "": nothing is pinned
+	FastPath        FastPath      // what the kernel answers inside the client's send()
+	FastPathPort    uint16        // TCP port on 127.0.0.1 for it with server_mode unix; 0: any
+	FastPathWait    bool          // fast_path_miss wait: its clients wait for what the kernel does not know
 	MetricsAddr     string        // where Prometheus scrapes: HOST:PORT or the path of a unix socket; "": off
 
 	origins map[string]Origin // by option name; absent: default
@@ -143,6 +161,7 @@ func Defaults(confDir, runDir string) *Settings {
 		LogFile:         "/var/log/ibacm.log",
 		LockFile:        filepath.Join(runDir, "ibacm.pid"),
 		ServerPort:      6125,
+		FastPathPort:    DefaultFastPathPort,
 		ServerMode:      ModeUnix,
 		Timeout:         2 * time.Second,
 		Retries:         2,

@@ -53,6 +53,11 @@ type FlushReply struct {
 	Dropped int `json:"dropped"`
 }
 
+// FastPathRequest switches the answers in the kernel on or off.
+type FastPathRequest struct {
+	On bool `json:"on"`
+}
+
 // Setting is one effective setting and where it came from: "default", "flag" or
 // file:line.
 type Setting struct {
@@ -156,9 +161,7 @@ func listenOwnerOnly(path string) (net.Listener, error) {
 func (s *Server) routes(b Backend) {
 	s.mux.HandleFunc("POST /v1/flush", func(w http.ResponseWriter, r *http.Request) {
 		var req FlushRequest
-		dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
-		dec.DisallowUnknownFields()
-		if err := dec.Decode(&req); err != nil {
+		if err := ReadJSON(w, r, &req); err != nil {
 			WriteError(w, http.StatusBadRequest, fmt.Errorf("flush: %w", err))
 			return
 		}
@@ -209,6 +212,13 @@ func (s *Server) Close() error {
 		err = errors.Join(err, rerr)
 	}
 	return errors.Join(err, s.err)
+}
+
+// ReadJSON reads the body of a request; fields that v does not have are refused.
+func ReadJSON(w http.ResponseWriter, r *http.Request, v any) error {
+	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+	dec.DisallowUnknownFields()
+	return dec.Decode(v)
 }
 
 // WriteJSON writes v as the body of a successful reply.

@@ -158,6 +158,7 @@ func (d *Daemon) State() any {
 		"clients":   d.door.Stats(),
 		"kernel":    d.kernel.state(),
 		"host":      d.hostState(),
+		"fast_path": d.fastPathState(),
 		"metrics":   d.metrics.state(),
 		"counters":  d.countersState(),
 	}

@@ -24,6 +24,7 @@ import (
 	"acmd/resolver/acmsock"
 	"acmd/resolver/config"
 	"acmd/resolver/control"
+	"acmd/resolver/fastpath"
 	"acmd/resolver/hostnet"
 	"acmd/resolver/preload"
 	"acmd/resolver/sa"
@@ -53,6 +54,7 @@ type Daemon struct {
 	preload *preload.Source
 	engine  *resolver.Engine
 	door    *acmsock.Server
+	fast    *fastpath.Service // nil: off
 	metrics metricsDoor
 	kernel  *kernelDoor // nil: not on this fabric
 
@@ -155,6 +157,7 @@ func (d *Daemon) startEngine(s *config.Settings) (err error) {
 	cfg.Sources = d.sources(s)
 	cfg.Routes = d.preload
 	cfg.OnTopology = d.topologyChanged
+	cfg.Mirror = d.newFastPath(s)
 	cfg.OnEvent = d.acm.Event
 	cfg.Addresses = d.addresses(s)
 	if d.engine, err = resolver.New(cfg); err != nil {
@@ -185,11 +188,12 @@ func (d *Daemon) startDoors(s *config.Settings, passed []int) (err error) {
 	cfg := acmsock.Config{
 		RunDir: d.opts.RunDir, Mode: acmsock.Mode(s.ServerMode), Port: s.ServerPort,
 		NoLinks: s.AcmePlusKernelOnly, Listeners: passed, Threads: s.ServerThreads, MaxClients: s.MaxClients,
-		MaxPerUID: s.MaxUserClients, Counters: d.counters,
+		MaxPerUID: s.MaxUserClients, Fast: d.fast != nil, FastPort: s.FastPathPort, FastWait: s.FastPathWait, Counters: d.counters,
 	}
 	if d.door, err = acmsock.New(cfg, d.engine, d.log); err != nil {
 		return err
 	}
+	d.onStop(d.stopFastPath) // the door has closed its connections by then
 	d.onStop(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 		defer cancel()
@@ -200,6 +204,8 @@ func (d *Daemon) startDoors(s *config.Settings, passed []int) (err error) {
 		return err
 	}
 	d.onStop(ctl.Close)
+	d.serveFastPath(ctl)
+	d.startFastPath()
 	d.ports.lend(d.door)
 	d.door.Start()
 	d.startMetrics(s)
@@ -287,6 +293,7 @@ func hostname() string {
 // topologyChanged runs on the engine's topology goroutine.
 func (d *Daemon) topologyChanged(eps []*resolver.Endpoint) {
 	d.acm.SetEndpoints(eps)
+	d.fastPathTopology()
 	if d.preload.Stale(eps) { // for the first time before the engine's New returns
 		d.loadPreload(eps)
 	}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package fastpath
+
+import (
+	"sync/atomic"
+
+	"acmd/bpf"
+	"acmd/resolver"
+	"acmd/resolver/acmsock"
+)
+
+// Client is a connection of the TCP door that the kernel may answer on. Its
+// methods belong to the loop that has the connection, and do not block.
+type Client struct {
+	s    *Service
+	slot *bpf.FastConn
+	port uint16
+
+	asked atomic.Uint64 // epoch in which it was to be put onto the map
+	on    atomic.Uint64 // epoch in which it was put there
+	gone  atomic.Bool
+}
+
+// Accept takes a connection from 127.0.0.1:port that was just accepted, before
+// anything is read from it. An older connection of this port must have been
+// released. nil: there is no fast path.
+func (s *Service) Accept(port uint16) acmsock.FastConn {
+	if s.k == nil {
+		return nil
+	}
+	c := &Client{s: s, slot: s.k.Conn(port), port: port}
+	c.slot.Take()
+	return c
+}
+
+// Release ends it, before the descriptor is closed.
+func (c *Client) Release() {
+	c.gone.Store(true)
+	c.slot.Release()
+}
+
+// Publish says how many bytes of requests were answered and of replies written in
+// all; before these replies are written.
+func (c *Client) Publish(answered, replied uint64) { c.slot.Publish(answered, replied) }
+
+// OnMap reports whether the kernel may answer on this connection: nobody should
+// be kept waiting there.
+func (c *Client) OnMap() bool {
+	if c.s.cfg.All {
+		return c.s.on.Load()
+	}
+	return c.on.Load() == c.s.epoch.Load()
+}
+
+// Offer has the kernel answer a question from now on, once there is an answer. It
+// is one of those that the program can parse: a source and a destination in this
+// order, a destination, or a path request. q is copied.
+func (c *Client) Offer(q *resolver.Query) {
+	s := c.s
+	if !s.on.Load() {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.offers) >= maxOffers {
+		s.count.full.Add(1)
+		return
+	}
+	s.offers = append(s.offers, *q)
+	s.poke()
+}
+
+// Insert has the socket of the connection put onto the map once what was offered
+// before is in the kernel. More calls are free.
+func (c *Client) Insert() {
+	s := c.s
+	epoch := s.epoch.Load()
+	if c.asked.Load() == epoch || !s.on.Load() {
+		return
+	}
+	c.asked.Store(epoch)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = append(s.waiting, c)
+	s.poke()
+}
