@@ -23,6 +23,7 @@ type Ibacm struct {
 
 type ibacmConfig struct {
 	options, addresses []string
+	pkeys              []string // what the preload library shows of acmd's port
 	noFile             int
 	sigPipe            bool
 }
@@ -35,10 +36,15 @@ func Option(line string) IbacmOption {
 	return func(c *ibacmConfig) { c.options = append(c.options, line) }
 }
 
-// Address adds an address (IP or name) of the node to ibacm_addr.cfg.
+// Address adds an address (IP or name) of the node to ibacm_addr.cfg, in the
+// default partition unless a P_Key follows it.
 func Address(addr string) IbacmOption {
 	return func(c *ibacmConfig) { c.addresses = append(c.addresses, addr) }
 }
+
+// PKeys is the P_Key table of acmd's port, such as "0xffff", "0x0001": the preload
+// library does not see the simulator's. The stock daemon's does.
+func PKeys(keys ...string) IbacmOption { return func(c *ibacmConfig) { c.pkeys = keys } }
 
 // Preload loads a route dump in "OpenSM full v1" form and an acm_hosts file;
 // either may be "".
@@ -103,7 +109,11 @@ func StartIbacm(t testing.TB, f *Fabric, node string, opts ...IbacmOption) *Ibac
 	if err := os.MkdirAll(d.Dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	d.configure(t, &c)
+	for _, stale := range []string{d.Sock, filepath.Join(d.Dir, "ibacm-tcp.port")} {
+		os.Remove(stale) // an earlier one's; they say that this one is up
+	}
+	c.write(t, d.Dir, "log_file ibacm-own.log", "log_level 0", "lock_file ibacm.pid", "support_ips_in_addr_cfg 1",
+		"route_prot acm", "timeout 500")
 	f.UDDir(t)
 
 	env := append(f.env(node), "LD_PRELOAD="+fake+":"+find("umad2sim"),
@@ -127,19 +137,22 @@ func StartIbacm(t testing.TB, f *Fabric, node string, opts ...IbacmOption) *Ibac
 	return d
 }
 
-func (d *Ibacm) configure(t testing.TB, c *ibacmConfig) {
+// write writes the daemon's files to dir; the lines of defaults come first.
+func (c *ibacmConfig) write(t testing.TB, dir string, defaults ...string) {
 	t.Helper()
 	var addr strings.Builder
 	for _, a := range c.addresses {
-		fmt.Fprintf(&addr, "%s ibsim0 1 default\n", a)
+		a, pkey, ok := strings.Cut(a, " ")
+		if !ok {
+			pkey = "default"
+		}
+		fmt.Fprintf(&addr, "%s ibsim0 1 %s\n", a, pkey)
 	}
-	options := append([]string{"log_file ibacm-own.log", "log_level 0", "lock_file ibacm.pid",
-		"support_ips_in_addr_cfg 1", "route_prot acm", "timeout 500"}, c.options...)
 	for name, text := range map[string]string{
 		"ibacm_addr.cfg": addr.String(),
-		"ibacm_opts.cfg": strings.Join(options, "\n") + "\n",
+		"ibacm_opts.cfg": strings.Join(append(defaults, c.options...), "\n") + "\n",
 	} {
-		if err := os.WriteFile(filepath.Join(d.Dir, name), []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
