@@ -114,9 +114,10 @@ func TestReregisterStorm(t *testing.T) {
 			sends = append(sends, times...)
 		}
 		slices.SortFunc(sends, time.Time.Compare)
+		// First and second tries overlap: some 100 of them in 100 ms are usual.
 		for i := range sends {
-			if i >= nodes/4 && sends[i].Sub(sends[i-nodes/4]) < 100*time.Millisecond {
-				t.Fatalf("%d nodes joined within 100 ms", nodes/4)
+			if i >= nodes/2 && sends[i].Sub(sends[i-nodes/2]) < 100*time.Millisecond {
+				t.Fatalf("%d nodes joined within 100 ms", nodes/2)
 			}
 		}
 		for _, nd := range all {

@@ -31,6 +31,8 @@ type port struct {
 	byTID   map[uint32]*lookup
 	ended   error
 
+	conflicts conflicts
+
 	second  int64 // start of the second in which answers were counted
 	answers int   // sent in it
 }

@@ -13,12 +13,14 @@ import (
 
 // Refusals beyond those of acm.Validate; they continue its row of counters.
 const (
-	refusedSender  = acm.Reason(acm.NumReasons) + iota // LID, GID or queue pair cannot be a sender's
-	refusedAddress                                     // source or destination field is malformed
-	refusedGroup                                       // no group in common
-	refusedStray                                       // answer to nothing that was asked
-	refusedOther                                       // request for an address that is not ours
-	refusedRate                                        // more requests for us than MaxAnswers
+	refusedSender    = acm.Reason(acm.NumReasons) + iota // LID, GID or queue pair cannot be a sender's
+	refusedAddress                                       // source or destination field is malformed
+	refusedGroup                                         // no group in common
+	refusedStray                                         // answer to nothing that was asked
+	refusedOther                                         // request for an address that is not ours
+	refusedRate                                          // more requests for us than MaxAnswers
+	refusedPartition                                     // came in another partition than it is for
+	refusedEcho                                          // our own request
 	numReasons
 )
 
@@ -60,6 +62,11 @@ func (p *port) response(h *mad.UserHeader, m *mad.Packet) {
 	l := p.byTID[m.TID().Low()]
 	if l == nil || m.TID() != l.tid && p.caps.Listens {
 		p.refuse(refusedStray) // late, duplicate or forged; by QP1 the kernel has the upper half
+		p.late(h, m)
+		return
+	}
+	if !inPartition(l.m, h) {
+		p.refuse(refusedPartition)
 		return
 	}
 	if st := m.Status(); st != 0 {
@@ -75,6 +82,7 @@ func (p *port) response(h *mad.UserHeader, m *mad.Packet) {
 		return
 	}
 	p.src.count.responses.Add(1)
+	p.conflicts.note(l, h.GID())
 	l.found(h, g)
 }
 
@@ -89,27 +97,38 @@ func (p *port) request(h *mad.UserHeader, m *mad.Packet) {
 		p.refuse(refusedAddress)
 		return
 	}
+	if p.echo(h, m) {
+		p.refuse(refusedEcho)
+		return
+	}
 	p.src.count.heard.Add(1)
-	shared, ours := false, false
+	shared, here, ours := false, false, false
 	for _, mem := range p.members {
 		g := mem.common(r)
 		if g == nil {
 			continue
 		}
 		shared = true
+		if !inPartition(mem, h) {
+			continue
+		}
+		here = true
+		claims := p.claims(mem, &src, h)
 		if _, own := mem.own[dst]; own {
 			ours = true
 			// First, so that the peer need not wait for what our callbacks do.
 			p.answer(mem, g, h, m.TID())
 		}
 		// Field case 25: whoever asks tells where it is.
-		if l := mem.lookups[src]; l != nil {
+		if l := mem.lookups[src]; l != nil && !claims {
 			l.found(h, g)
 		}
 	}
 	switch {
 	case !shared:
 		p.refuse(refusedGroup)
+	case !here:
+		p.refuse(refusedPartition)
 	case !ours:
 		p.refuse(refusedOther)
 	}

@@ -25,6 +25,7 @@ type Source struct {
 	ports map[portKey]*port
 	byKey atomic.Pointer[map[portKey]*port] // the same, for Locate
 	eps   []*resolver.Endpoint              // as last set
+	told  [modes]bool                       // what was logged
 	count counters
 }
 
@@ -59,6 +60,7 @@ func (s *Source) Attach(device string, num uint8, c *sa.Client) error {
 		s.detach(p)
 		return fmt.Errorf("acm: %w", err)
 	}
+	s.say(p)
 	c.Handle(mad.ClassACM, p.receive)
 	s.apply(p)
 	return nil

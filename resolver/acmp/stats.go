@@ -23,18 +23,20 @@ type Stats struct {
 	Answered   uint64 // answers sent to them
 	Joins      uint64 // joins sent to the SA
 	JoinErrors uint64 // joins that did not work
+	Conflicts  uint64 // datagrams that showed an address to be claimed by two nodes
 	// Refused counts received datagrams that led to nothing, by reason.
 	Refused map[string]uint64
 }
 
 type counters struct {
-	lookups, requests, responses, found, timeouts, overload, heard, answered, joins, joinErrors atomic.Uint64
-	refused                                                                                     [numReasons]atomic.Uint64
+	lookups, requests, responses, found, timeouts, overload, heard, answered, joins, joinErrors, conflicts atomic.Uint64
+	refused                                                                                                [numReasons]atomic.Uint64
 }
 
 var reasonNames = map[acm.Reason]string{
 	refusedSender: "sender", refusedAddress: "address", refusedGroup: "no_common_group",
 	refusedStray: "stray", refusedOther: "not_ours", refusedRate: "rate",
+	refusedPartition: "partition", refusedEcho: "echo",
 }
 
 // Stats reads the counters. All reasons are in Refused, also those with 0.
@@ -43,7 +45,7 @@ func (s *Source) Stats() Stats {
 	st := Stats{
 		Lookups: c.lookups.Load(), Requests: c.requests.Load(), Responses: c.responses.Load(), Found: c.found.Load(),
 		Timeouts: c.timeouts.Load(), Overload: c.overload.Load(), Heard: c.heard.Load(), Answered: c.answered.Load(),
-		Joins: c.joins.Load(), JoinErrors: c.joinErrors.Load(), Refused: make(map[string]uint64, numReasons),
+		Joins: c.joins.Load(), JoinErrors: c.joinErrors.Load(), Conflicts: c.conflicts.Load(), Refused: make(map[string]uint64, numReasons),
 	}
 	for r := acm.Reason(1); r < numReasons; r++ {
 		name, ok := reasonNames[r]

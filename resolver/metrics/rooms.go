@@ -82,6 +82,7 @@ var acmMetrics = []family[acmp.Stats]{
 	counter("acm_responses_sent_total", "Answers to other nodes.", func(s *acmp.Stats) uint64 { return s.Answered }),
 	counter("acm_joins_total", "Joins of multicast groups sent to the SA.", func(s *acmp.Stats) uint64 { return s.Joins }),
 	counter("acm_join_failures_total", "Joins that did not work.", func(s *acmp.Stats) uint64 { return s.JoinErrors }),
+	counter("acm_conflicts_total", "Datagrams that showed an address to be claimed by two nodes.", func(s *acmp.Stats) uint64 { return s.Conflicts }),
 }
 
 var acmRefused = desc("acm_refused_total", "Received ACM packets that led to nothing, by reason.", "reason")
