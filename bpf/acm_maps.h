@@ -51,9 +51,20 @@ enum acm_lat_class {
 enum acm_sa_class {
 	ACM_SA_QUEUE,  /* write(2) to the send queue of the port */
 	ACM_SA_SEND,   /* send queue to send completion */
-	ACM_SA_FABRIC, /* send completion to the answer's arrival: fabric and SA */
+	ACM_SA_FABRIC, /* send queue to the answer's arrival: fabric and SA, of requests sent once */
 	ACM_SA_LAG,    /* arrival to read(2): the daemon's own lag */
 	ACM_SA_COUNT = 7, /* not a class: buckets[] are the counters below */
+};
+
+/* Counters in bucket[] of acm_sa's class ACM_SA_COUNT. */
+enum acm_sa_word {
+	ACM_SA_SENT,       /* requests given to the adapter, */
+	ACM_SA_AGAIN,      /* and further copies of one that nothing answered */
+	ACM_SA_ANSWER,     /* answers that arrived; */
+	ACM_SA_AMBIGUOUS,  /* those to a request of several copies are not timed */
+	ACM_SA_SEND_ERROR, /* send completions with an error */
+	ACM_SA_TIMEOUT,    /* requests that the kernel gave back unanswered */
+	ACM_SA_WORDS,
 };
 
 #define ACM_SAMPLE 64 /* a power of two */

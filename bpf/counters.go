@@ -157,13 +157,33 @@ func (l Latency) String() string {
 type FabricLatency uint8
 
 const (
-	FabricQueue FabricLatency = iota
-	FabricSend
-	FabricTrip
-	FabricLag
+	FabricQueue FabricLatency = iota // write(2) to the adapter's send queue
+	FabricSend                       // send queue to send completion
+	FabricTrip                       // send queue to the answer's arrival: fabric and SA
+	FabricLag                        // arrival to the daemon's read(2)
 	NumFabricLatencies
 )
 
 func (l FabricLatency) String() string {
 	return [NumFabricLatencies]string{"queue", "send", "fabric", "lag"}[l]
 }
+
+// FabricWord numbers a counter beside the classes of acm_sa (enum acm_sa_word).
+type FabricWord uint8
+
+const (
+	FabricSent      FabricWord = iota // requests given to the adapter
+	FabricAgain                       // further copies of one that nothing answered
+	FabricAnswer                      // answers that arrived
+	FabricAmbiguous                   // those of them to a request of several copies, which are not timed
+	FabricSendError                   // send completions with an error
+	FabricTimeout                     // requests that the kernel gave back unanswered
+	NumFabricWords
+)
+
+func (w FabricWord) String() string {
+	return [NumFabricWords]string{"sent", "again", "answered", "ambiguous", "send_error", "timeout"}[w]
+}
+
+// fabricWords is the class of acm_sa that has them.
+const fabricWords = 7

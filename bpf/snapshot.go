@@ -25,8 +25,10 @@ type Snapshot struct {
 	Endpoints []EndpointCounters
 	Latency   [NumLatencies]Histogram
 	Fabric    [NumFabricLatencies]Histogram
-	Slow      []SlowRequest // newest first
-	SlowTotal uint64        // how many were ever recorded
+	// FabricWords are the counters beside Fabric.
+	FabricWords [NumFabricWords]uint64
+	Slow        []SlowRequest // newest first
+	SlowTotal   uint64        // how many were ever recorded
 }
 
 // EndpointCounters are the counters of one endpoint.
@@ -71,6 +73,11 @@ func (a *arrays) read(s *Snapshot) {
 	}
 	sumHistograms(a.lat, s.Latency[:])
 	sumHistograms(a.sa, s.Fabric[:])
+	for i := fabricWords; i < len(a.sa); i += latClasses {
+		for w := range s.FabricWords {
+			s.FabricWords[w] += load(&a.sa[i].Bucket[w])
+		}
+	}
 	for i := range a.flights {
 		if r, ok := readSlow(&a.flights[i]); ok {
 			s.Slow = append(s.Slow, r)
