@@ -57,6 +57,12 @@ struct ib_mad_send_done_handler {
 	__u32 qp_num;
 	__u64 wrtid;
 	__u16 status, wc_status;
+	__u32 length;
+	void *agent_priv;
+	unsigned long timeout;
+	__u32 dev_index;
+	int retries_left, max_retries, retry;
+	__u8 method;
 };
 
 struct ib_mad_recv_done_handler {
@@ -82,13 +88,19 @@ struct ib_umad_read_recv { /* ib_umad_read_send has the same */
 	__u64 tid;
 };
 
-/* ask_of finds the daemon's request of a TID. */
-static __always_inline struct acm_ask *ask_of(__u64 wire)
+/*
+ * ask_of finds the daemon's request of a TID, for a packet of the SA class that is a response or is none. On the
+ * node of the SM the same TID passes in the other direction too.
+ */
+static __always_inline struct acm_ask *ask_of(__u64 wire, __u8 class, __u8 method, __u8 response)
 {
 	__u32 tid = bpf_be64_to_cpu(wire), slot = tid & (ACM_ASKED - 1);
-	struct acm_ask *a = bpf_map_lookup_elem(&acm_asked, &slot);
+	struct acm_ask *a;
 
-	return a && tid && a->tid == tid ? a : 0;
+	if (class != CLASS_SA || (method & METHOD_RESPONSE) != response || !tid)
+		return 0;
+	a = bpf_map_lookup_elem(&acm_asked, &slot);
+	return a && a->tid == tid ? a : 0;
 }
 
 static __always_inline struct acm_hist *sa_row(__u32 class)
@@ -117,16 +129,17 @@ static __always_inline void sa_count(enum acm_sa_word word)
 		__sync_fetch_and_add(&h->bucket[word], 1);
 }
 
-static __always_inline void posted(__u8 class, __u64 tid)
+static __always_inline void posted(struct ib_mad_ib_send_mad *r)
 {
-	struct acm_ask *a = class == CLASS_SA ? ask_of(tid) : 0;
+	struct acm_ask *a = ask_of(r->tid, r->mgmt_class, r->method, 0);
 	__u64 now;
 
 	if (!a)
 		return;
 	now = bpf_ktime_get_ns();
 	if (a->asked) {
-		sa_time(ACM_SA_QUEUE, now - a->asked);
+		/* The daemon's clock is a few ns off. */
+		sa_time(ACM_SA_QUEUE, now > a->asked ? now - a->asked : 0);
 		a->asked = 0;
 	}
 	a->sent = now;
@@ -135,20 +148,20 @@ static __always_inline void posted(__u8 class, __u64 tid)
 
 SEC("tracepoint/ib_mad/ib_mad_ib_send_mad") int sa_send(struct ib_mad_ib_send_mad *r)
 {
-	posted(r->mgmt_class, r->tid);
+	posted(r);
 	return 0;
 }
 
 /* The send queue was full; the packet waited in the overflow list until now. */
 SEC("tracepoint/ib_mad/ib_mad_send_done_resend") int sa_resend(struct ib_mad_ib_send_mad *r)
 {
-	posted(r->mgmt_class, r->tid);
+	posted(r);
 	return 0;
 }
 
 SEC("tracepoint/ib_mad/ib_mad_send_done_handler") int sa_sent(struct ib_mad_send_done_handler *r)
 {
-	struct acm_ask *a = r->mgmt_class == CLASS_SA ? ask_of(r->wrtid) : 0;
+	struct acm_ask *a = ask_of(r->wrtid, r->mgmt_class, r->method, 0);
 
 	if (!a || !a->sent)
 		return 0;
@@ -161,10 +174,10 @@ SEC("tracepoint/ib_mad/ib_mad_send_done_handler") int sa_sent(struct ib_mad_send
 
 SEC("tracepoint/ib_mad/ib_mad_recv_done_handler") int sa_answer(struct ib_mad_recv_done_handler *r)
 {
-	struct acm_ask *a;
+	struct acm_ask *a = ask_of(r->tid, r->mgmt_class, r->method, METHOD_RESPONSE);
 	__u64 now;
 
-	if (r->mgmt_class != CLASS_SA || !(r->method & METHOD_RESPONSE) || !(a = ask_of(r->tid)) || !a->sent)
+	if (!a || !a->sent)
 		return 0;
 	now = bpf_ktime_get_ns();
 	a->arrived = now;
@@ -180,7 +193,7 @@ SEC("tracepoint/ib_mad/ib_mad_recv_done_handler") int sa_answer(struct ib_mad_re
 
 SEC("tracepoint/ib_umad/ib_umad_read_recv") int sa_read(struct ib_umad_read_recv *r)
 {
-	struct acm_ask *a = r->mgmt_class == CLASS_SA ? ask_of(r->tid) : 0;
+	struct acm_ask *a = ask_of(r->tid, r->mgmt_class, r->method, METHOD_RESPONSE);
 
 	if (!a || !a->arrived)
 		return 0;
@@ -192,7 +205,7 @@ SEC("tracepoint/ib_umad/ib_umad_read_recv") int sa_read(struct ib_umad_read_recv
 /* A request that the daemon gets back, as its time is over. */
 SEC("tracepoint/ib_umad/ib_umad_read_send") int sa_returned(struct ib_umad_read_recv *r)
 {
-	if (r->mgmt_class == CLASS_SA && r->status == TIMED_OUT && ask_of(r->tid))
+	if (r->status == TIMED_OUT && ask_of(r->tid, r->mgmt_class, r->method, 0))
 		sa_count(ACM_SA_TIMEOUT);
 	return 0;
 }

@@ -43,15 +43,8 @@ var (
 
 	serviceMetrics = append([]family[Snapshot]{
 		gauge("start_time_seconds", "When the service came up, in seconds since 1970.", func(s *Snapshot) int64 { return s.Started.Unix() }),
-	}, acmCounters("service", "in total", func(s *Snapshot) *resolver.Counters { return &s.Service })...)
+	}, acmCounters("service", "in total", func(s *Snapshot) *resolver.Counters { return &s.Counts.Totals })...)
 	endpointMetrics = acmCounters("endpoint", "by endpoint", func(e *Endpoint) *resolver.Counters { return &e.Counters }, atEndpoint...)
-
-	requests  = desc("requests_total", "Requests that were framed, by how they came and what they ask.", "transport", "op")
-	responses = desc("responses_total", "Replies, by how they leave and what they say.", "transport", "status")
-
-	requestDuration = desc("request_duration_seconds", "From a request to its reply, by what answered it.", "source")
-	stepDuration    = desc("step_duration_seconds", "How long a lookup took for one of its steps.", "step")
-	saDuration      = desc("sa_duration_seconds", "From a query of the SA to its answer, tries without one included.")
 )
 
 // Collector turns snapshots into metrics. It implements [prometheus.Collector] and
@@ -64,11 +57,11 @@ func NewCollector(s Source) *Collector { return &Collector{s} }
 // Describe implements [prometheus.Collector].
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		buildInfo, endpointInfo, groupsWanted, groupsJoined, requests, responses, requestDuration, stepDuration, saDuration,
-		clientsRejected, clientsClosed, clientFaults, acmRefused, saResponses, madDropped,
+		buildInfo, endpointInfo, groupsWanted, groupsJoined, clientsRejected, clientsClosed, clientFaults, acmRefused, saResponses, madDropped,
 	} {
 		ch <- d
 	}
+	describeCounts(ch)
 	describe(ch, serviceMetrics)
 	describe(ch, endpointMetrics)
 	describe(ch, clientMetrics)
@@ -89,12 +82,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		send(ch, endpointInfo, prometheus.GaugeValue, 1, e.Device, port, e.PKey, e.Provider, e.GUID)
 		emit(ch, endpointMetrics, e, e.Device, port, e.PKey)
 	}
-	counts(ch, requests, s.Requests)
-	counts(ch, responses, s.Responses)
-	durations(ch, requestDuration, s.RequestDuration)
-	durations(ch, stepDuration, s.StepDuration)
-	durations(ch, saDuration, s.SADuration)
-
+	collectCounts(ch, s)
 	emit(ch, clientMetrics, &s.Clients)
 	counts(ch, clientsRejected, s.Clients.Rejected)
 	counts(ch, clientsClosed, s.Clients.Closed)

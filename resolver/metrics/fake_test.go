@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"acmd/bpf"
 	"acmd/mad"
 	"acmd/resolver"
 	"acmd/resolver/acmp"
@@ -45,30 +46,34 @@ func number(first int, structs ...any) {
 func synthetic() *Snapshot {
 	s := &Snapshot{
 		Version: "1.2.3", GoVersion: "go1.26", Started: time.Unix(1_700_000_000, 0),
-		Service: resolver.Counters{1, 2, 3, 4, 5, 6, 7},
 		Endpoints: []Endpoint{
 			{"mlx5_0", 1, "0xffff", "ibacmp", "0x0002c903000e0b72", resolver.Counters{11, 12, 13, 14, 15, 16, 17}},
 			{"mlx5_0", 1, "0x8012", "ibacmp", "0x0002c903000e0b72", resolver.Counters{21, 22, 23, 24, 25, 26, 27}},
 			{"mlx5_1", 2, "0xffff", "ibacmp", "0x0002c903000e0b74", resolver.Counters{31, 32, 33, 34, 35, 36, 1 << 40}},
 		},
-		Requests: []Count{
-			{[]string{"unix", "resolve"}, 1001}, {[]string{"tcp", "resolve"}, 1002}, {[]string{"netlink", "resolve"}, 1003},
-			{[]string{"unix", "perf"}, 1004},
-		},
-		Responses: []Count{{[]string{"unix", "success"}, 1011}, {[]string{"unix", "no_data"}, 1012}},
-		RequestDuration: []Latency{
-			{[]string{"kernel"}, steps(-88, 104, 3)},
-			{[]string{"daemon"}, Histogram{Buckets: make([]uint64, 104), First: -88}},
-		},
-		StepDuration: []Latency{{[]string{"address"}, steps(-88, 104, 5)}, {[]string{"route"}, steps(-88, 104, 7)}},
-		SADuration:   []Latency{{nil, steps(-88, 104, 11)}},
-		Ports:        []Port{{Device: "mlx5_0", Port: 1}, {Device: "mlx5_1", Port: 2}},
+		Place:    bpf.Pinned,
+		Trace:    true,
+		Programs: []bpf.ProgramStats{{Name: "sa_send", Runs: 1001, RunTime: 1500 * time.Millisecond}},
+		Ports:    []Port{{Device: "mlx5_0", Port: 1}, {Device: "mlx5_1", Port: 2}},
 		Groups: []acmp.GroupStatus{
 			{Device: "mlx5_0", Port: 1, PKey: mad.DefaultPKey, Joined: true},
 			{Device: "mlx5_0", Port: 1, PKey: mad.DefaultPKey},
 			{Device: "mlx5_1", Port: 2, PKey: 0x8012},
 		},
 	}
+	s.Counts.Totals = bpf.Counters{1, 2, 3, 4, 5, 6, 7}
+	s.Counts.Boots = 8
+	s.Counts.SlowTotal = 9
+	words(1100, s.Counts.Words[:])
+	words(1300, s.Counts.Kernel[:])
+	words(1400, s.Counts.FabricWords[:])
+	for i := range s.Counts.Latency {
+		spread(&s.Counts.Latency[i], i+3)
+	}
+	for i := range s.Counts.Fabric {
+		spread(&s.Counts.Fabric[i], i+13)
+	}
+	s.Counts.Latency[bpf.LatMiss] = bpf.Histogram{}
 	number(101, &s.Clients)
 	s.Clients.Rejected = []Count{{[]string{"clients"}, 121}, {[]string{"user"}, 122}}
 	s.Clients.Closed = []Count{{[]string{"client"}, 131}}
@@ -109,11 +114,17 @@ func grow(v reflect.Value, n uint64) {
 	}
 }
 
-// steps is a histogram with something in every n-th bucket.
-func steps(first, buckets, n int) Histogram {
-	h := Histogram{Buckets: make([]uint64, buckets), First: first, Sum: 1.5}
-	for i := 0; i < buckets; i += n {
+// words fills counters with a value of its own each, counting from first.
+func words(first uint64, w []uint64) {
+	for i := range w {
+		w[i] = first + uint64(i)
+	}
+}
+
+// spread puts something into every n-th bucket.
+func spread(h *bpf.Histogram, n int) {
+	h.Sum = uint64(n) * 500_000_000
+	for i := 0; i < len(h.Buckets); i += n {
 		h.Buckets[i] = uint64(i + 1)
 	}
-	return h
 }

@@ -5,6 +5,8 @@ package metrics
 import (
 	"slices"
 
+	"acmd/bpf"
+
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -68,13 +70,11 @@ func counts(ch chan<- prometheus.Metric, d *prometheus.Desc, list []Count, label
 	}
 }
 
-// durations sends histograms under one name.
-func durations(ch chan<- prometheus.Metric, d *prometheus.Desc, list []Latency) {
-	for i := range list {
-		m, err := newTwin(d, &list[i].Histogram, list[i].Labels...)
-		if err != nil {
-			m = prometheus.NewInvalidMetric(d, err)
-		}
-		ch <- m
+// duration sends a histogram.
+func duration(ch chan<- prometheus.Metric, d *prometheus.Desc, h *bpf.Histogram, labels ...string) {
+	m, err := newTwin(d, histogramOf(h), labels...)
+	if err != nil {
+		m = prometheus.NewInvalidMetric(d, err)
 	}
+	ch <- m
 }

@@ -6,6 +6,8 @@ import (
 	"math"
 	"time"
 
+	"acmd/bpf"
+
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 )
@@ -18,20 +20,24 @@ const schema = 2
 // is eight quarters of a power of two.
 const classicStep = 2 << schema
 
-// Histogram counts durations in buckets of schema 2.
-type Histogram struct {
-	// Buckets[i] counts durations up to 2^((First+i)/4) seconds that the bucket
+// histogram counts durations in buckets of schema 2.
+type histogram struct {
+	// buckets[i] counts durations up to 2^((first+i)/4) seconds that the bucket
 	// before does not have. The first has all that is shorter as well, the last
 	// all that is longer.
-	Buckets []uint64
-	First   int
-	Sum     float64 // seconds
+	buckets []uint64
+	first   int
+	sum     float64 // seconds
 }
 
-// Count is the number of durations, as the buckets have it, so that the two agree
+func histogramOf(h *bpf.Histogram) *histogram {
+	return &histogram{h.Buckets[:], bpf.NativeIndex(0), float64(h.Sum) / 1e9}
+}
+
+// count is the number of durations, as the buckets have it, so that the two agree
 // even while others count.
-func (h *Histogram) Count() (n uint64) {
-	for _, b := range h.Buckets {
+func (h *histogram) count() (n uint64) {
+	for _, b := range h.buckets {
 		n += b
 	}
 	return n
@@ -39,13 +45,13 @@ func (h *Histogram) Count() (n uint64) {
 
 // classic returns a bucket for each power of four inside the range. What is longer
 // than the last of them is left to +Inf.
-func (h *Histogram) classic() []*dto.Bucket {
+func (h *histogram) classic() []*dto.Bucket {
 	var list []*dto.Bucket
 	var sum uint64
-	for i, n := range h.Buckets {
+	for i, n := range h.buckets {
 		sum += n
-		end := h.First + i
-		if end%classicStep == 0 && i < len(h.Buckets)-1 {
+		end := h.first + i
+		if end%classicStep == 0 && i < len(h.buckets)-1 {
 			list = append(list, &dto.Bucket{UpperBound: new(math.Ldexp(1, end>>schema)), CumulativeCount: new(sum)})
 		}
 	}
@@ -53,11 +59,11 @@ func (h *Histogram) classic() []*dto.Bucket {
 }
 
 // native returns the counts by bucket number, those that are not zero.
-func (h *Histogram) native() map[int]int64 {
-	m := make(map[int]int64, len(h.Buckets))
-	for i, n := range h.Buckets {
+func (h *histogram) native() map[int]int64 {
+	m := make(map[int]int64, len(h.buckets))
+	for i, n := range h.buckets {
 		if n > 0 {
-			m[h.First+i] = int64(n)
+			m[h.first+i] = int64(n)
 		}
 	}
 	return m
@@ -69,8 +75,8 @@ type twin struct {
 	classic           []*dto.Bucket
 }
 
-func newTwin(desc *prometheus.Desc, h *Histogram, labels ...string) (prometheus.Metric, error) {
-	m, err := prometheus.NewConstNativeHistogram(desc, h.Count(), h.Sum, h.native(), nil, 0,
+func newTwin(desc *prometheus.Desc, h *histogram, labels ...string) (prometheus.Metric, error) {
+	m, err := prometheus.NewConstNativeHistogram(desc, h.count(), h.sum, h.native(), nil, 0,
 		schema, prometheus.DefNativeHistogramZeroThreshold, time.Time{}, labels...)
 	if err != nil {
 		return nil, err

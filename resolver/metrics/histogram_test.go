@@ -32,10 +32,10 @@ func decode(h *dto.Histogram) map[int]int64 {
 // that end at or below its bound.
 func TestTwins(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		h := Histogram{
-			Buckets: rapid.SliceOfN(rapid.Uint64Range(0, 1000), 1, 120).Draw(t, "buckets"),
-			First:   rapid.IntRange(-130, 40).Draw(t, "first"),
-			Sum:     rapid.Float64Range(0, 1e6).Draw(t, "sum"),
+		h := histogram{
+			buckets: rapid.SliceOfN(rapid.Uint64Range(0, 1000), 1, 120).Draw(t, "buckets"),
+			first:   rapid.IntRange(-130, 40).Draw(t, "first"),
+			sum:     rapid.Float64Range(0, 1e6).Draw(t, "sum"),
 		}
 		m, err := newTwin(saDuration, &h)
 		if err != nil {
@@ -46,14 +46,14 @@ func TestTwins(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := pb.Histogram
-		if got.GetSchema() != schema || got.GetSampleSum() != h.Sum || got.GetZeroCount() != 0 || got.CreatedTimestamp != nil {
+		if got.GetSchema() != schema || got.GetSampleSum() != h.sum || got.GetZeroCount() != 0 || got.CreatedTimestamp != nil {
 			t.Fatalf("%v", got)
 		}
 		native := decode(got)
 		var all int64
-		for i, n := range h.Buckets {
-			if native[h.First+i] != int64(n) {
-				t.Fatalf("bucket %d: %d, want %d", h.First+i, native[h.First+i], n)
+		for i, n := range h.buckets {
+			if native[h.first+i] != int64(n) {
+				t.Fatalf("bucket %d: %d, want %d", h.first+i, native[h.first+i], n)
 			}
 			all += int64(n)
 		}

@@ -5,6 +5,7 @@ package metrics
 import (
 	"time"
 
+	"acmd/bpf"
 	"acmd/cache"
 	"acmd/resolver"
 	"acmd/resolver/acmp"
@@ -25,14 +26,13 @@ type Snapshot struct {
 	GoVersion string    // as runtime.Version gives it
 	Started   time.Time // when the service came up
 
-	Service   resolver.Counters // as PERF_QUERY gives them
+	// Counts is what is counted in maps and may be older than this daemon: totals,
+	// requests and replies, durations. Its endpoints are not looked at.
+	Counts    bpf.Snapshot
+	Place     bpf.Place // where those are
 	Endpoints []Endpoint
-	Requests  []Count // labels: transport, op
-	Responses []Count // labels: transport, status
-
-	RequestDuration []Latency // label: source
-	StepDuration    []Latency // label: step
-	SADuration      []Latency // no label
+	Trace     bool // SA requests are followed through the kernel
+	Programs  []bpf.ProgramStats
 
 	Clients Clients
 	Engine  resolver.Stats
@@ -77,10 +77,4 @@ type Clients struct {
 type Count struct {
 	Labels []string
 	N      uint64
-}
-
-// Latency is a histogram of durations with the values of its labels.
-type Latency struct {
-	Labels []string
-	Histogram
 }

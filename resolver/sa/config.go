@@ -61,6 +61,10 @@ type Config struct {
 	RetryNoRecords int
 	// Counters is where the client counts beside its own [Stats]; nil: nowhere.
 	Counters *bpf.Shard
+	// Asked, if set, is called on the owner goroutine with the TID of each SA
+	// request right before it is given to the transport, retries included. It must
+	// not block.
+	Asked func(tid uint32)
 	// Suspect is called on the owner goroutine when SA traffic goes nowhere: the
 	// port's attributes should be read again and given to Update. It must not
 	// block; it may call Update itself. It is called at most once per MinGap.

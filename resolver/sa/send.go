@@ -118,6 +118,7 @@ func (c *Client) flush() {
 	rest, whose := c.out[:c.nout], c.outWhose[:c.nout]
 	c.nout = 0
 	for len(rest) > 0 && c.dead == nil {
+		c.tellAsked(whose)
 		n, err := c.send(rest)
 		if n == len(rest) {
 			return
@@ -137,6 +138,17 @@ func (c *Client) flush() {
 			c.timers.set(&f.timer, f.overdue())
 		}
 		rest, whose = rest[n+1:], whose[n+1:]
+	}
+}
+
+func (c *Client) tellAsked(whose []*flight) {
+	if c.cfg.Asked == nil {
+		return
+	}
+	for _, f := range whose {
+		if f != nil {
+			c.cfg.Asked(f.tid)
+		}
 	}
 }
 

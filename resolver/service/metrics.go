@@ -57,13 +57,16 @@ func (m metricsSource) Snapshot() *metrics.Snapshot {
 		Version:   d.opts.Version,
 		GoVersion: runtime.Version(),
 		Started:   d.started,
-		Service:   d.engine.Totals(),
+		Place:     d.counters.Place(),
+		Trace:     d.trace.running.Load() != nil,
+		Programs:  d.trace.running.Load().Programs(),
 		Clients:   clientMetrics(d.door.Stats()),
 		Engine:    d.engine.Stats(),
 		Cache:     d.engine.CacheStats(),
 		ACM:       d.acm.Stats(),
 		Groups:    d.acm.Groups(),
 	}
+	d.counters.Read(&s.Counts)
 	for _, ep := range d.engine.Endpoints() {
 		s.Endpoints = append(s.Endpoints, metricsEndpoint(ep, d.engine.EndpointCounters(ep)))
 	}

@@ -57,6 +57,7 @@ type Daemon struct {
 	fast    *fastpath.Service // nil: off
 	metrics metricsDoor
 	kernel  *kernelDoor // nil: not on this fabric
+	trace   fabricTrace
 
 	reloading sync.Mutex
 	undo      []func() error // what Stop does, last first
@@ -142,6 +143,7 @@ func (d *Daemon) startEngine(s *config.Settings) (err error) {
 		MinMTU: s.MinMTU, MinRate: s.MinRate, RouteACM: s.RouteProt == config.RouteACM,
 	}, d.log)
 	d.ports.acm = d.acm
+	d.prepareTrace()
 	var hosts, dump string
 	if s.AddrPreload {
 		hosts = s.AddrDataFile
@@ -294,6 +296,7 @@ func hostname() string {
 func (d *Daemon) topologyChanged(eps []*resolver.Endpoint) {
 	d.acm.SetEndpoints(eps)
 	d.fastPathTopology()
+	d.traceFabric()
 	if d.preload.Stale(eps) { // for the first time before the engine's New returns
 		d.loadPreload(eps)
 	}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package main
+
+import (
+	"io"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"acmd/mad/umad/kernellab"
+)
+
+// series reads the daemon's page: values by name and labels.
+func (l *kernelLab) series() map[string]float64 {
+	l.t.Helper()
+	m := regexp.MustCompile(`msg="serving metrics" .*address=(\S+)`).FindStringSubmatch(l.out.String())
+	if m == nil {
+		l.t.Fatal("no metrics are served")
+	}
+	c := http.Client{Timeout: labPatience, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := c.Get("http://" + m[1] + "/metrics")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	page := map[string]float64{}
+	for line := range strings.Lines(string(b)) {
+		if i := strings.LastIndexByte(line, ' '); i > 0 && line[0] != '#' {
+			if v, err := strconv.ParseFloat(strings.TrimSpace(line[i+1:]), 64); err == nil {
+				page[line[:i]] = v
+			}
+		}
+	}
+	return page
+}
+
+// since subtracts an earlier reading. Once nothing is on its way any more, the
+// kernel's view has to agree with the daemon's own.
+func (l *kernelLab) since(before map[string]float64) map[string]float64 {
+	l.t.Helper()
+	var d map[string]float64
+	sent := 0.0
+	defer func() {
+		if l.t.Failed() {
+			l.t.Logf("%v requests sent, the kernel saw:", sent)
+			for k, v := range d {
+				if strings.HasPrefix(k, "acmd_fabric_") && v != 0 && !strings.Contains(k, "bucket") {
+					l.t.Logf("%s %v", k, v)
+				}
+			}
+		}
+	}()
+	kernellab.Eventually(l.t, "the kernel's counts are the daemon's", func() bool {
+		d = map[string]float64{}
+		for k, v := range l.series() {
+			d[k] = v - before[k]
+		}
+		sent = 0
+		for k, v := range d {
+			if strings.HasPrefix(k, "acmd_sa_requests_sent_total{") {
+				sent += v
+			}
+		}
+		return sent == d[event("sent")]+d[event("again")] && d[event("answered")] == d[part("count", "lag")]
+	})
+	return d
+}
+
+func event(name string) string { return `acmd_fabric_requests_total{event="` + name + `"}` }
+
+func part(figure, name string) string {
+	return "acmd_fabric_duration_seconds_" + figure + `{part="` + name + `"}`
+}
+
+// Where the time of SA requests goes: all requests are seen, of the daemon and of
+// no other program; a slow SA shows as fabric and not as our own lag; a lost answer
+// as a second copy, whose answer is not timed.
+func TestKernelDaemonTrace(t *testing.T) {
+	l := startLab(t, "metrics_addr 127.0.0.1:0")
+	if !strings.Contains(l.out.String(), "SA requests are followed through the kernel") {
+		t.Fatal("they are not")
+	}
+	// ask has the daemon ask the SA n times, and asks it as often by itself.
+	ask := func(n int, rule string) map[string]float64 {
+		t.Helper()
+		before := l.series()
+		if rule != "" {
+			kernellab.Control(t, rule)
+		}
+		for range n {
+			l.flush()
+			if _, err := l.ask(l.labQuery("sib2", false)); err != nil {
+				t.Fatal(err)
+			}
+			l.raw(l.labQuery("sib3", false))
+		}
+		kernellab.Control(t, "clear")
+		return l.since(before)
+	}
+	average := func(d map[string]float64, name string) float64 { return d[part("sum", name)] / d[part("count", name)] }
+
+	d := ask(10, "")
+	copies, answers := d[event("sent")]+d[event("again")], d[event("answered")]
+	if d[event("sent")] < 10 || answers < 10 || d[event("send_error")] != 0 {
+		t.Errorf("ten requests: %v sent, %v answers, %v errors", d[event("sent")], answers, d[event("send_error")])
+	}
+	for name, want := range map[string]float64{"queue": copies, "send": copies, "fabric": answers - d[event("ambiguous")], "lag": answers} {
+		if n := d[part("count", name)]; n != want || d[part("sum", name)] <= 0 {
+			t.Errorf("%s: %v times, want %v, %v s in all", name, n, want, d[part("sum", name)])
+		}
+		t.Logf("%s: %.0f us on average", name, 1e6*average(d, name))
+	}
+
+	d = ask(5, "delay class=3 method=0x81 attr=0x35 ms=200 count=100")
+	if fabric, lag := average(d, "fabric"), average(d, "lag"); !(fabric >= 0.2) || !(lag < fabric) {
+		t.Errorf("a slow SA: %v s of fabric, %v s of our own lag", fabric, lag)
+	}
+
+	d = ask(1, "drop class=3 method=0x81 attr=0x35 count=1")
+	if d[event("again")] < 1 || d[event("ambiguous")] < 1 || d[event("timeout")] < 1 {
+		t.Errorf("a lost answer: %v again, %v ambiguous, %v time-outs", d[event("again")], d[event("ambiguous")], d[event("timeout")])
+	}
+}
