@@ -107,6 +107,10 @@ type Config struct {
 	ProviderRules   []ProviderRule // in order
 	DefaultProvider string         // ""; DefaultProviderName
 
+	// GIDTable reads the GID table of a port, whatever its link layer; nil: the
+	// tables that Fabric shows are all there is. It may block.
+	GIDTable func(device string, port uint8) ([]GIDEntry, error)
+
 	// Loopback answers for local addresses without the fabric.
 	Loopback bool
 

@@ -72,6 +72,7 @@ func (e *Engine) build() *topology {
 			t.add(e.viewOf(p, dev, t))
 		}
 	}
+	t.devices, t.hosts = s.devices, s.hosts
 	t.slots = len(s.slots)
 	for id, n := range s.scopes {
 		t.scopes[id.port] = append(t.scopes[id.port], n)

@@ -23,6 +23,11 @@ type topology struct {
 	byPrefix  map[uint64][]*portView
 	byLID     map[mad.LID][]*portView // a port for each LID of its LMC range
 
+	// All devices, with ports of every state and link layer, and the addresses of
+	// interfaces, as of the look.
+	devices []transport.Device
+	hosts   []HostAddr
+
 	// What the cache may have, also of ports that are not active now.
 	slots  int // slots are numbered from 0
 	scopes map[portID][]cache.Scope
