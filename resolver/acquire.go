@@ -10,6 +10,7 @@ import (
 
 	"acmd/cache"
 	"acmd/mad"
+	"acmd/mad/sa"
 	"acmd/mad/transport"
 )
 
@@ -19,6 +20,35 @@ var (
 	ErrNoPort   = errors.New("no port")
 	ErrNoGID    = errors.New("no GID entry")
 )
+
+// Listener is what a connection manager listens on. The zero value is bound to no
+// device.
+type Listener struct {
+	Device string
+	Port   uint8 // 0: any of the device
+}
+
+// AcquireRequest is a connection that is to be set up.
+type AcquireRequest struct {
+	Listener Listener
+	// Incoming: Path is as the peer sees it, in the direction of the request, so
+	// that its DGID and DLID are ours. Otherwise its SGID and SLID are.
+	Incoming bool
+	Path     sa.PathRecord
+	// Source is our own address: IPv4, IPv6, GID or a name of the address file.
+	// Zero: the path's GID is.
+	Source Addr
+	// Service is the service ID. One of IPoIB's port space is for InfiniBand ports
+	// only.
+	Service uint64
+}
+
+// Acquired is the answer to an AcquireRequest.
+type Acquired struct {
+	Device string
+	Port   uint8
+	SGID   transport.GIDEntry
+}
 
 // Acquire says which device, port and GID-table entry a connection uses: the
 // counterpart of the kernel's cma_ib_acquire_dev (drivers/infiniband/core/cma.c),
@@ -45,7 +75,7 @@ func (e *Engine) Acquire(r *AcquireRequest) (Acquired, error) {
 // acquisition is one run of Acquire.
 type acquisition struct {
 	t     *topology
-	table func(device string, port uint8) ([]GIDEntry, error)
+	table func(device string, port uint8) ([]transport.GIDEntry, error)
 	r     *AcquireRequest
 	sgid  mad.GID // our end of the path
 	slid  mad.LID
@@ -199,11 +229,8 @@ func (a *acquisition) entry(p place) (Acquired, error) {
 		return Acquired{}, fmt.Errorf("%w: %s is not in the table of %s", ErrNoGID, want, p)
 	}
 	got := Acquired{Device: p.dev, Port: p.info.Num, SGID: *found}
-	switch {
-	case ib:
-		got.SGID.Type, got.SGID.Interface = GIDTypeIB, ifname
-	case found.Type == GIDTypeIB:
-		got.SGID.Type = GIDTypeRoCEv1 // one number for both in the kernel
+	if ib {
+		got.SGID.Interface = ifname // the table of an InfiniBand port has none
 	}
 	return got, nil
 }
@@ -270,20 +297,20 @@ func (a *acquisition) interfaceOf(p place, g mad.GID) (name string) {
 
 // entries reads the port's table. A fabric that has none beside the ports' GIDs
 // has their entries.
-func (a *acquisition) entries(p place) ([]GIDEntry, error) {
+func (a *acquisition) entries(p place) ([]transport.GIDEntry, error) {
 	if a.table != nil {
 		return a.table(p.dev, p.info.Num)
 	}
-	var list []GIDEntry
+	var list []transport.GIDEntry
 	for i, g := range p.info.GIDs {
-		list = append(list, GIDEntry{Index: uint16(i), GID: g})
+		list = append(list, transport.GIDEntry{Index: uint16(i), GID: g})
 	}
 	return list, nil
 }
 
 // best finds the entry of a GID: of the newest type that there is, as the kernel
 // chooses for RoCE; nil when it has gone.
-func best(entries []GIDEntry, g mad.GID) (found *GIDEntry) {
+func best(entries []transport.GIDEntry, g mad.GID) (found *transport.GIDEntry) {
 	for i := range entries {
 		if x := &entries[i]; x.GID == g && isSet(g) && (found == nil || x.Type > found.Type) {
 			found = x

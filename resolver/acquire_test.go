@@ -52,27 +52,27 @@ type acquireTables struct {
 // v4 is an IP address in the form of a RoCE GID.
 func v4(s string) mad.GID { return netip.MustParseAddr(s).As16() }
 
-func (a *acquireTables) read(device string, port uint8) (list []GIDEntry, err error) {
+func (a *acquireTables) read(device string, port uint8) (list []transport.GIDEntry, err error) {
 	switch device {
 	case "mlx5_0":
 		if port == 2 {
-			list = []GIDEntry{{Index: 0, GID: gidOf(6)}}
+			list = []transport.GIDEntry{{Index: 0, GID: gidOf(6)}}
 			break
 		}
-		list = []GIDEntry{{Index: 0, GID: gidOf(5)}, {Index: 2, GID: gidOf(0x55)}}
+		list = []transport.GIDEntry{{Index: 0, GID: gidOf(5)}, {Index: 2, GID: gidOf(0x55)}}
 	case "mlx5_1":
-		list = []GIDEntry{{Index: 0, GID: gidOf(9)}}
+		list = []transport.GIDEntry{{Index: 0, GID: gidOf(9)}}
 	case "mlx5_2":
 		mac := netip.MustParseAddr("fe80::200:ff:fe00:1").As16()
 		for i, g := range []mad.GID{mac, v4("192.168.1.2"), v4("2001:db8:1::2")} {
-			list = append(list, GIDEntry{Index: uint16(2 * i), GID: g, Interface: "eth2"},
-				GIDEntry{Index: uint16(2*i + 1), GID: g, Type: GIDTypeRoCEv2, Interface: "eth2"})
+			list = append(list, transport.GIDEntry{Index: uint16(2 * i), GID: g, Type: transport.GIDTypeRoCEv1, Interface: "eth2"},
+				transport.GIDEntry{Index: uint16(2*i + 1), GID: g, Type: transport.GIDTypeRoCEv2, Interface: "eth2"})
 		}
-		list = append(list, GIDEntry{Index: 6, GID: v4("172.16.0.2"), Interface: "eth2.7"})
+		list = append(list, transport.GIDEntry{Index: 6, GID: v4("172.16.0.2"), Type: transport.GIDTypeRoCEv1, Interface: "eth2.7"})
 	default:
 		return nil, errors.New("no table")
 	}
-	return slices.DeleteFunc(list, func(e GIDEntry) bool { return e.GID == a.gone }), a.err
+	return slices.DeleteFunc(list, func(e transport.GIDEntry) bool { return e.GID == a.gone }), a.err
 }
 
 // pathFrom is a path from a port of ours to some other one.
@@ -85,9 +85,15 @@ func pathFrom(g mad.GID, lid mad.LID, key mad.PKey) (p sa.PathRecord) {
 	return p
 }
 
+func entryOf(index uint16, g mad.GID, typ transport.GIDType, ifname string) transport.GIDEntry {
+	return transport.GIDEntry{Index: index, GID: g, Type: typ, Interface: ifname}
+}
+
 func TestAcquire(t *testing.T) {
 	const ipoib = 0x0000000001020007
-	ib := func(index uint16, g mad.GID, ifname string) GIDEntry { return GIDEntry{index, g, GIDTypeIB, ifname} }
+	ib := func(index uint16, g mad.GID, ifname string) transport.GIDEntry {
+		return entryOf(index, g, transport.GIDTypeIB, ifname)
+	}
 	for _, c := range []struct {
 		name string
 		req  AcquireRequest
@@ -129,13 +135,13 @@ func TestAcquire(t *testing.T) {
 		{name: "no P_Key", req: AcquireRequest{Path: pathFrom(gidOf(9), 9, 0)},
 			want: Acquired{"mlx5_1", 1, ib(0, gidOf(9), "ib2")}},
 		{name: "RoCE, IPv4", req: AcquireRequest{Path: pathFrom(v4("192.168.1.2"), 0, 0xffff), Source: ip("192.168.1.2")},
-			want: Acquired{"mlx5_2", 1, GIDEntry{3, v4("192.168.1.2"), GIDTypeRoCEv2, "eth2"}}},
+			want: Acquired{"mlx5_2", 1, entryOf(3, v4("192.168.1.2"), transport.GIDTypeRoCEv2, "eth2")}},
 		{name: "RoCE, IPv6, bound", req: AcquireRequest{Listener: Listener{"mlx5_2", 1}, Path: pathFrom(v4("2001:db8:1::2"), 0, 0), Source: ip("2001:db8:1::2")},
-			want: Acquired{"mlx5_2", 1, GIDEntry{5, v4("2001:db8:1::2"), GIDTypeRoCEv2, "eth2"}}},
+			want: Acquired{"mlx5_2", 1, entryOf(5, v4("2001:db8:1::2"), transport.GIDTypeRoCEv2, "eth2")}},
 		{name: "RoCE v1 on a VLAN", req: AcquireRequest{Path: pathFrom(v4("172.16.0.2"), 0, 0xffff)},
-			want: Acquired{"mlx5_2", 1, GIDEntry{6, v4("172.16.0.2"), GIDTypeRoCEv1, "eth2.7"}}},
+			want: Acquired{"mlx5_2", 1, entryOf(6, v4("172.16.0.2"), transport.GIDTypeRoCEv1, "eth2.7")}},
 		{name: "RoCE, source of another interface", req: AcquireRequest{Path: pathFrom(v4("192.168.1.2"), 0, 0xffff), Source: ip("172.16.0.2")},
-			want: Acquired{"mlx5_2", 1, GIDEntry{6, v4("172.16.0.2"), GIDTypeRoCEv1, "eth2.7"}}},
+			want: Acquired{"mlx5_2", 1, entryOf(6, v4("172.16.0.2"), transport.GIDTypeRoCEv1, "eth2.7")}},
 
 		{name: "bound to a device that is not there", req: AcquireRequest{Listener: Listener{"mlx5_7", 0}, Path: pathFrom(gidOf(5), 5, 0xffff)},
 			err: ErrNoDevice, says: "no device: the listener is bound to mlx5_7, which is not there"},
@@ -220,7 +226,7 @@ func TestAcquireTable(t *testing.T) {
 	}
 	plain := newLab(t, nil)
 	got, err := plain.e.Acquire(&req)
-	if want := (Acquired{"mlx5_0", 1, GIDEntry{0, gidOf(5), GIDTypeIB, "ib0"}}); err != nil || got != want {
+	if want := (Acquired{"mlx5_0", 1, entryOf(0, gidOf(5), transport.GIDTypeIB, "ib0")}); err != nil || got != want {
 		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
 }

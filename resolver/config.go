@@ -109,7 +109,7 @@ type Config struct {
 
 	// GIDTable reads the GID table of a port, whatever its link layer; nil: the
 	// tables that Fabric shows are all there is. It may block.
-	GIDTable func(device string, port uint8) ([]GIDEntry, error)
+	GIDTable func(device string, port uint8) ([]transport.GIDEntry, error)
 
 	// Loopback answers for local addresses without the fabric.
 	Loopback bool

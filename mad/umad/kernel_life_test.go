@@ -6,6 +6,7 @@ package umad
 
 import (
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -258,5 +259,29 @@ func TestKernelRXENoQP0(t *testing.T) {
 	}
 	if _, reports, err := registerSA(fd); err != nil || reports {
 		t.Errorf("second SA agent: reports %v, %v", reports, err)
+	}
+}
+
+// The GID table of a RoCE port: the link-local address and the IPv4 one, both RoCE
+// v2, on the interface that the device lies on.
+func TestKernelRXEGIDTable(t *testing.T) {
+	kernellab.Need(t, kernellab.RXE)
+	f, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	got, err := f.GIDTable("rxe0", 1)
+	if err != nil || len(got) < 2 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	for i, text := range []string{"fe80::ff:fe00:1", "::ffff:10.77.0.1"} {
+		g, _ := netip.ParseAddr(text)
+		if want := (transport.GIDEntry{Index: uint16(i), GID: g.As16(), Type: transport.GIDTypeRoCEv2, Interface: "k0"}); got[i] != want {
+			t.Errorf("entry %d: %+v, want %+v", i, got[i], want)
+		}
+	}
+	if _, err := f.GIDTable("rxe0", 2); !errors.Is(err, transport.ErrNoPort) {
+		t.Errorf("port 2: %v", err)
 	}
 }

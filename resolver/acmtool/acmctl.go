@@ -35,6 +35,10 @@ Asks the service (acmd, ibacm):
 Asks acmd over its control socket (RUN-DIR/acmd.ctl):
   flush --gid G | --lid L | --dest A | --port DEV/P | --all
                  drop cached paths; DEV/P as in mlx5_0/1 (state lists the ports)
+  acquire [--listener DEV[/P]] [--incoming] [--source A] [--service ID]
+          [--sgid G] [--slid L] [--dgid G] [--dlid L] [--pkey K]
+                 the device, port and GID entry of a connection on that path:
+                 its source end is ours, with --incoming its destination
   config         every setting with its value and where it comes from
   state          what the daemon knows about itself (JSON)
   reload         read the configuration files again
@@ -144,7 +148,7 @@ func (c *ctl) run(args []string) error {
 		return c.ibAcme(f.Args()[1:])
 	}
 	verbs := map[string]func([]string) error{
-		"resolve": c.resolve, "perf": c.perf, "endpoints": c.endpoints, "flush": c.flush,
+		"resolve": c.resolve, "perf": c.perf, "endpoints": c.endpoints, "flush": c.flush, "acquire": c.acquire,
 		"config": c.config, "state": c.state, "reload": c.reload, "fast-path": c.fastPath,
 		"help": func([]string) error { return flag.ErrHelp },
 	}

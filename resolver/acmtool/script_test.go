@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -110,7 +111,22 @@ func newScript(t *testing.T) *script {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { srv.Close() })
+	srv.Handle("POST /v1/acquire", acquire)
 	return s
+}
+
+// acquire knows one connection and shows what it was asked for.
+func acquire(w http.ResponseWriter, r *http.Request) {
+	var req control.AcquireRequest
+	if err := control.ReadJSON(w, r, &req); err != nil {
+		control.WriteError(w, http.StatusBadRequest, err)
+		return
+	}
+	if want := (control.AcquireRequest{Listener: "mlx5_0/1", SGID: "fe80::10:1", SLID: 3, PKey: 0xffff, Source: "10.77.0.1", Service: 0x1234}); req != want {
+		control.WriteError(w, http.StatusConflict, fmt.Errorf("no port: %+v", req))
+		return
+	}
+	control.WriteJSON(w, control.AcquireReply{Device: "mlx5_0", Port: 1, Index: 2, GID: req.SGID, Type: "IB", Interface: "ib0"})
 }
 
 func (s *script) path(name string) string {

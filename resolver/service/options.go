@@ -77,8 +77,9 @@ func (o *Options) load(activated bool) (*config.Settings, []config.Problem, erro
 // fabricView is a transport together with what it says about the host.
 type fabricView struct {
 	transport.Fabric
-	host  resolver.Host           // nil: the kernel's view
-	addrs []resolver.AddressEntry // names of the node on a fabric that brings its own
+	host  resolver.Host                                                 // nil: the kernel's view
+	addrs []resolver.AddressEntry                                       // names of the node on a fabric that brings its own
+	gids  func(device string, port uint8) ([]transport.GIDEntry, error) // nil: what Devices shows is all
 }
 
 // openTransport reads the --fabric option without its suffix and attaches.
@@ -93,7 +94,7 @@ func openTransport(spec string) (*fabricView, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &fabricView{Fabric: f}, nil
+		return &fabricView{Fabric: f, gids: f.GIDTable}, nil
 	case "ibsim":
 		cfg, err := ibsim.ParseOptions(rest)
 		if err != nil {

@@ -158,6 +158,7 @@ func (d *Daemon) startEngine(s *config.Settings) (err error) {
 	cfg.Counters = d.counters
 	cfg.Sources = d.sources(s)
 	cfg.Routes = d.preload
+	cfg.GIDTable = d.fabric.gids
 	cfg.OnTopology = d.topologyChanged
 	cfg.Mirror = d.newFastPath(s)
 	cfg.OnEvent = d.acm.Event
@@ -208,6 +209,7 @@ func (d *Daemon) startDoors(s *config.Settings, passed []int) (err error) {
 	d.onStop(ctl.Close)
 	d.serveFastPath(ctl)
 	d.startFastPath()
+	ctl.Handle("POST /v1/acquire", d.serveAcquire)
 	d.ports.lend(d.door)
 	d.door.Start()
 	d.startMetrics(s)
