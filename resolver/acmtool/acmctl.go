@@ -45,6 +45,12 @@ Asks acmd over its control socket (RUN-DIR/acmd.ctl):
   fast-path [on|off|status]
                  answers in the kernel: after "off" returns, none is given any more
 
+Reads acmd's counters where it has pinned them, also after it has ended:
+  top [--once] [--bpf-dir DIR]
+                 endpoints, rates, who answered, latencies, slowest requests,
+                 each second until interrupted; --once: after one second.
+                 Of a daemon that has pinned nothing, over the control socket
+
   -S SERVICE     path of a unix socket, or host[:port]
   --run-dir DIR  where the sockets are (/run)
   --timeout T    per request (10s)
@@ -150,6 +156,7 @@ func (c *ctl) run(args []string) error {
 	verbs := map[string]func([]string) error{
 		"resolve": c.resolve, "perf": c.perf, "endpoints": c.endpoints, "flush": c.flush, "acquire": c.acquire,
 		"config": c.config, "state": c.state, "reload": c.reload, "fast-path": c.fastPath,
+		"top":  c.top,
 		"help": func([]string) error { return flag.ErrHelp },
 	}
 	verb := verbs[name]

@@ -8,6 +8,7 @@
 //	GET  /v1/config  -> {"settings":[{"name","value","origin"}]}
 //	GET  /v1/state   -> what the daemon is doing, see [State]
 //	POST /v1/reload  -> {"warnings":[...]}
+//	GET  /v1/counters -> everything that is counted (bpf.Snapshot)
 //
 // An error is a status of 400 or above with {"error":"..."}. Further doors hang
 // their verbs on [Server.Handle]. [Client] is the other side.

@@ -3,8 +3,11 @@
 package service
 
 import (
+	"net/http"
+
 	"acmd/bpf"
 	"acmd/resolver/config"
+	"acmd/resolver/control"
 )
 
 // openCounters opens what all rooms count in, before any of them is there. It is
@@ -19,6 +22,15 @@ func (d *Daemon) openCounters(s *config.Settings) (err error) {
 	}
 	d.onStop(d.counters.Close)
 	return nil
+}
+
+// serveCounters is for tools that find no pins.
+func (d *Daemon) serveCounters(ctl *control.Server) {
+	ctl.Handle("GET /v1/counters", func(w http.ResponseWriter, _ *http.Request) {
+		var s bpf.Snapshot
+		d.counters.Read(&s)
+		control.WriteJSON(w, &s)
+	})
 }
 
 // countersState is what `acmctl state` shows of them.

@@ -207,6 +207,7 @@ func (d *Daemon) startDoors(s *config.Settings, passed []int) (err error) {
 		return err
 	}
 	d.onStop(ctl.Close)
+	d.serveCounters(ctl)
 	d.serveFastPath(ctl)
 	d.startFastPath()
 	ctl.Handle("POST /v1/acquire", d.serveAcquire)
