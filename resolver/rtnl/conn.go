@@ -125,7 +125,7 @@ func (c *Conn) Neighs() (list []Neigh, err error) {
 
 // Neigh returns the neighbour entry of an address on an interface, or ErrNotFound.
 func (c *Conn) Neigh(index int, dst netip.Addr) (n Neigh, err error) {
-	err = c.one(unix.RTM_GETNEIGH, 0, appendNeigh(nil, index, dst), unix.RTM_NEWNEIGH, func(m *Message) (err error) {
+	err = c.one(unix.RTM_GETNEIGH, 0, AppendNeigh(nil, &Neigh{Index: index, IP: dst}), unix.RTM_NEWNEIGH, func(m *Message) (err error) {
 		n, err = DecodeNeigh(m.Body)
 		return err
 	})
@@ -153,14 +153,6 @@ func family(a netip.Addr) uint8 {
 		return unix.AF_INET
 	}
 	return unix.AF_INET6
-}
-
-// appendNeigh appends the struct ndmsg and the destination of a neighbour message.
-func appendNeigh(b []byte, index int, dst netip.Addr) []byte {
-	b = append(b, family(dst), 0, 0, 0)
-	b = order.AppendUint32(b, uint32(index))
-	b = append(b, 0, 0, 0, 0)
-	return appendAttr(b, unix.NDA_DST, dst.AsSlice())
 }
 
 // dump asks for a table and calls each for every message of the answer, after

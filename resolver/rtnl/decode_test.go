@@ -3,12 +3,14 @@
 package rtnl
 
 import (
+	"bytes"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -123,6 +125,32 @@ func TestCutShort(t *testing.T) {
 	order.PutUint16(long[unix.SizeofNdMsg:], 9) // one byte more than there is
 	if _, err := DecodeNeigh(long); !errors.Is(err, errShort) {
 		t.Errorf("an attribute that is longer than its message: %v", err)
+	}
+}
+
+// What AppendNeigh writes is what the kernel wrote, up to the attributes that are
+// nobody's business here.
+func TestAppendNeigh(t *testing.T) {
+	count := 0
+	for _, b := range recorded(t, "ipoib.txt") {
+		m, _, err := Next(b)
+		if err != nil || m.Type != unix.RTM_NEWNEIGH {
+			continue
+		}
+		n, err := DecodeNeigh(m.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := AppendNeigh(nil, &n)
+		want := slices.Clone(m.Body[:len(got)])
+		want[10], want[11] = 0, 0 // flags and type, which come from the kernel only
+		if !bytes.Equal(got, want) {
+			t.Errorf("got  %x\nwant %x", got, want)
+		}
+		count++
+	}
+	if count < 9 {
+		t.Errorf("only %d neighbours", count)
 	}
 }
 

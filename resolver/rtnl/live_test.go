@@ -105,7 +105,7 @@ func TestLiveTables(t *testing.T) {
 		}
 	}
 	// An answer that nobody read is not taken for that to the next question.
-	if err := c.send(unix.RTM_GETNEIGH, 0, appendNeigh(nil, index, n.IP)); err != nil {
+	if err := c.send(unix.RTM_GETNEIGH, 0, AppendNeigh(nil, &n)); err != nil {
 		t.Fatal(err)
 	}
 	if again, err := c.Addrs(); err != nil || len(again) != len(addrs) {

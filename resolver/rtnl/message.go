@@ -62,6 +62,20 @@ func appendAttr(b []byte, typ uint16, v []byte) []byte {
 	return append(b, make([]byte, align(len(v))-len(v))...)
 }
 
+// AppendNeigh appends the body of a message about n, which DecodeNeigh reads. A
+// hardware address that is zero is left out.
+func AppendNeigh(b []byte, n *Neigh) []byte {
+	b = append(b, family(n.IP), 0, 0, 0)
+	b = order.AppendUint32(b, uint32(n.Index))
+	b = order.AppendUint16(b, n.State)
+	b = append(b, 0, 0)
+	b = appendAttr(b, unix.NDA_DST, n.IP.AsSlice())
+	if n.Hardware != (LinkAddr{}) {
+		b = appendAttr(b, unix.NDA_LLADDR, n.Hardware[:])
+	}
+	return b
+}
+
 // appendHeader appends the header of a request; seal writes the length into it.
 func appendHeader(b []byte, typ, flags uint16, seq uint32) []byte {
 	b = append(b, 0, 0, 0, 0)

@@ -19,7 +19,7 @@ func (c *Conn) Use(index int, dst netip.Addr) error {
 }
 
 func useNeigh(index int, dst netip.Addr) []byte {
-	b := appendNeigh(nil, index, dst)
+	b := AppendNeigh(nil, &Neigh{Index: index, IP: dst})
 	b[10] = unix.NTF_USE
 	return b
 }
