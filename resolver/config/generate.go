@@ -88,7 +88,7 @@ var meanings = map[string]string{
 	"log_level":               "0: errors and configuration; 1: more of both; 2: every request.",
 	"umad_debug_level":        "Debug level of libibumad. acmd does not use it; leave it at 0.",
 	"lock_file":               "Keeps a second instance from starting.",
-	"addr_prot":               "Who is asked for the GID of a name or an IP address, in this order, comma\nseparated. acm: the peers, by multicast.",
+	"addr_prot":               "Who is asked for the GID of a name or an IP address, in this order, comma\nseparated. neigh: the kernel's neighbour table, for IP addresses of IPoIB; needs no\ndaemon on the peer. acm: the peers, by multicast.",
 	"addr_timeout":            "Minutes that an address is kept; -1: for ever; 0: not at all.",
 	"route_prot":              "Where the path to a GID comes from. sa: the subnet administrator; acm: the\nparameters of the multicast group, right only where all paths are alike.",
 	"route_timeout":           "Minutes that a path is kept; -1: as long as its address.",

@@ -213,11 +213,19 @@ func (l *loader) set(o *option, at Origin, value string) bool {
 	return true
 }
 
-// addrProt reads a list of address sources. "sa" is a word that sites have
-// tried: it never did anything, since the SA knows no names or IP addresses.
+// sourceNeigh is the word for the kernel's neighbour table.
+const sourceNeigh = "neigh"
+
+// addrProt reads a list of address sources. "sa" is a word that sites have tried, in
+// the hope for an address step without a daemon on the peer: it never did anything,
+// since the SA knows no names or IP addresses. The neighbour table is what they want.
 func (l *loader) addrProt(at Origin, value string) bool {
 	var list []string
 	for w := range strings.SplitSeq(strings.ToLower(value), ",") {
+		if w == "sa" && slices.Contains(l.env.Sources, sourceNeigh) {
+			l.log.Warn(at.Line, "option addr_prot: sa is read as %s: the SA does not know names or IP addresses, and the kernel's neighbour table needs no daemon on the peer either", sourceNeigh)
+			w = sourceNeigh
+		}
 		switch {
 		case slices.Contains(l.env.Sources, w):
 			if slices.Contains(list, w) {

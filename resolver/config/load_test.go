@@ -166,6 +166,7 @@ func TestProblems(t *testing.T) {
 	}{
 		{"unknown", "no_such_opt 5", Env{}, `o.cfg:1: unknown option "no_such_opt", ignored`, false},
 		{"sa", "addr_prot sa", Env{}, `o.cfg:1: option addr_prot: sa has no effect, the SA does not know names or IP addresses (known: acm)`, false},
+		{"sa, with a neighbour table", "addr_prot acm,SA", Env{Sources: []string{"acm", "neigh"}}, `o.cfg:1: option addr_prot: sa is read as neigh: the SA does not know names or IP addresses, and the kernel's neighbour table needs no daemon on the peer either`, false},
 		{"source", "addr_prot acm,dns", Env{}, `o.cfg:1: option addr_prot: unknown source "dns" (known: acm)`, true},
 		{"twice", "retries 1\n\nretries 3", Env{}, "o.cfg:3: option retries was already set in line 1, this line counts", false},
 		{"garbage", "timeout 2s", Env{}, `o.cfg:1: option timeout: "2s" is not a number; 2000 stays in force`, false},
@@ -221,6 +222,16 @@ func TestProblems(t *testing.T) {
 				t.Fatalf("check mode: %v", err)
 			}
 		})
+	}
+}
+
+// field case 3: who wanted to do without a daemon on the peers gets that.
+func TestSAIsNeigh(t *testing.T) {
+	for text, want := range map[string]string{"sa": "neigh", "sa,acm": "neigh acm", "acm,SA": "acm neigh", "sa,neigh": "neigh"} {
+		s, ps := read(t, "addr_prot "+text+"\n", Env{Sources: []string{"acm", "neigh"}})
+		if got := strings.Join(s.AddrProt, " "); got != want || len(ps) == 0 {
+			t.Errorf("%s: %s, %q", text, got, ps)
+		}
 	}
 }
 

@@ -3,8 +3,13 @@
 package service
 
 import (
+	"slices"
+
+	"acmd/mad"
 	"acmd/resolver"
+	"acmd/resolver/config"
 	"acmd/resolver/hostnet"
+	"acmd/resolver/neigh"
 )
 
 // hostView is where the engine has addresses and sources from: the fabric, where it
@@ -35,4 +40,32 @@ func (d *Daemon) hostState() any {
 		return nil
 	}
 	return d.host.Stats()
+}
+
+// startNeigh opens the kernel's neighbour table if it is to be asked. Without it the
+// other sources of addr_prot have to do. It has three quarters of a request's time,
+// so that the next source is asked while the client waits.
+func (d *Daemon) startNeigh(s *config.Settings) {
+	if !slices.Contains(s.AddrProt, neigh.Name) || d.host == nil {
+		return
+	}
+	n, err := neigh.New(neigh.Config{
+		Interfaces: d.host.Interfaces, Timeout: s.RequestTimeout / 4 * 3, Log: d.log,
+		// What was told is told by the engine, which is there by then.
+		Moved: func(was mad.GID) { d.engine.FlushGID(was) },
+	})
+	if err != nil {
+		d.log.Error("the neighbour table is not asked", "err", err)
+		return
+	}
+	d.neigh = n
+	d.onStop(n.Close)
+}
+
+// neighState is what `acmctl state` shows of it.
+func (d *Daemon) neighState() any {
+	if d.neigh == nil {
+		return nil
+	}
+	return d.neigh.Stats()
 }

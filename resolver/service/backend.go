@@ -159,6 +159,7 @@ func (d *Daemon) State() any {
 		"kernel":    d.kernel.state(),
 		"host":      d.hostState(),
 		"fast_path": d.fastPathState(),
+		"neigh":     d.neighState(),
 		"metrics":   d.metrics.state(),
 		"counters":  d.countersState(),
 	}

@@ -14,6 +14,7 @@ import (
 	"acmd/resolver"
 	"acmd/resolver/config"
 	"acmd/resolver/hostnet"
+	"acmd/resolver/neigh"
 	"acmd/resolver/preload"
 )
 
@@ -55,7 +56,7 @@ func (o *Options) setDefaults() {
 }
 
 // sources are the words of addr_prot.
-var sources = []string{resolver.SourceACM, preload.Name}
+var sources = []string{resolver.SourceACM, neigh.Name, preload.Name}
 
 // env is what the settings' meaning depends on.
 func (o *Options) env(activated bool) config.Env {

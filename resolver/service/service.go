@@ -26,6 +26,7 @@ import (
 	"acmd/resolver/control"
 	"acmd/resolver/fastpath"
 	"acmd/resolver/hostnet"
+	"acmd/resolver/neigh"
 	"acmd/resolver/preload"
 	"acmd/resolver/sa"
 )
@@ -48,6 +49,7 @@ type Daemon struct {
 	counters *bpf.Maps
 
 	fabric  *fabricView
+	neigh   *neigh.Source // nil unless addr_prot names it
 	host    *hostnet.Host // the kernel's view of addresses; nil where the fabric brings its own
 	ports   *portTable
 	acm     *acmp.Source
@@ -156,6 +158,7 @@ func (d *Daemon) startEngine(s *config.Settings) (err error) {
 	cfg.Fabric, cfg.Host, cfg.Log = d.fabric, d.hostView(), d.log
 	cfg.OpenSA = d.ports.open
 	cfg.Counters = d.counters
+	d.startNeigh(s)
 	cfg.Sources = d.sources(s)
 	cfg.Routes = d.preload
 	cfg.GIDTable = d.fabric.gids
@@ -176,6 +179,9 @@ func (d *Daemon) startEngine(s *config.Settings) (err error) {
 // and costs nothing to look at.
 func (d *Daemon) sources(s *config.Settings) (list []resolver.AddressSource) {
 	byName := map[string]resolver.AddressSource{resolver.SourceACM: d.acm, preload.Name: d.preload}
+	if d.neigh != nil {
+		byName[neigh.Name] = d.neigh
+	}
 	if !slices.Contains(s.AddrProt, preload.Name) {
 		list = append(list, d.preload)
 	}
