@@ -52,7 +52,7 @@ type kernelLab struct {
 // options, and waits until it resolves.
 func startLab(t *testing.T, options ...string) *kernelLab {
 	t.Helper()
-	kernellab.Need(t, kernellab.Softib)
+	kernellab.Need(t, kernellab.Softib, kernellab.IPoIB)
 	kernellab.Control(t, "clear")
 	kernellab.Plug(t, labSource)
 	dir := t.TempDir()

@@ -3,7 +3,7 @@
 # test.sh [KERNEL...]: mad/umad and the whole daemon under real Debian kernels. Each
 # KERNEL is a package name (linux-image-amd64, linux-image-6.12-amd64); the kernels
 # run side by side. Per kernel: mad/umad on InfiniBand ports with OpenSM, mad/umad
-# on soft RoCE, and acmd with acmctl on InfiniBand.
+# on soft RoCE, acmd with acmctl on InfiniBand, and with IPoIB on it.
 #
 # What is downloaded is kept in KLAB_CACHE. Where the lab cannot be prepared (no
 # qemu, no root to install it, no network) that is said and nothing is tested; with
@@ -15,7 +15,7 @@ base=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}
 export KLAB_CACHE=${KLAB_CACHE:-${base:-/tmp}/acmd-kernel-lab}
 [ $# -gt 0 ] || set -- linux-image-amd64 linux-image-6.12-amd64
 # Tests that must have passed in each run; fewer mean that they were not there.
-least_umad=14 least_rxe=3 least_acmd=14
+least_umad=14 least_rxe=3 least_acmd=14 least_ipoib=1
 
 unprepared() {
 	echo "kernel tests: $*" >&2
@@ -57,7 +57,7 @@ guest() {
 	child=$!
 	wait $child || rc=$?
 	tr -d '\r' <"$out"
-	passed=$(grep -c '^--- PASS: TestKernel' "$out" || true)
+	passed=$(grep -c -e '^--- PASS: TestKernel' -e '^--- PASS: TestIPoIB' "$out" || true)
 	if [ "$rc" = 0 ] && grep -q -e '--- SKIP' "$out"; then
 		echo "tests were skipped"
 		rc=1
@@ -80,6 +80,8 @@ kernel_tests() {
 		-e ACMD_KERNEL_LAB=rxe "$work/umad.test" -test.v -test.timeout 40s -test.run '^TestKernelRXE' || bad=1
 	guest "acmd on InfiniBand" $least_acmd --softib --opensm "-s 2" -t 200 -f "$work/acmd" -f "$work/acmctl" \
 		-e ACMD_KERNEL_LAB=softib "$work/acmd.test" -test.v -test.timeout 170s -test.run '^TestKernel' || bad=1
+	guest "acmd on IPoIB" $least_ipoib --softib -m ib_ipoib --opensm "-s 2" -t 120 -f "$work/acmd" -f "$work/acmctl" \
+		-e ACMD_KERNEL_LAB=ipoib "$work/acmd.test" -test.v -test.timeout 90s -test.run '^TestIPoIB' || bad=1
 	return $bad
 }
 

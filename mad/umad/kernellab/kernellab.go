@@ -4,9 +4,10 @@
 // the guest of bench/lab/kernel (test.sh there builds them and boots it). Those of
 // mad/umad and those of the whole daemon share it; nothing of acmd imports it.
 //
-// A guest is of one of two kinds: [Softib] has InfiniBand adapters sib0, sib1, ...
-// on a simulated switch, OpenSM on sib0, and faults on demand by [Control]; [RXE]
-// has two soft-RoCE devices. The environment variable ACMD_KERNEL_LAB names the
+// A guest is of one of three kinds: [Softib] has InfiniBand adapters sib0, sib1, ...
+// on a simulated switch, OpenSM on sib0, and faults on demand by [Control]; [IPoIB]
+// has network interfaces ib0, ib1, ... on these as well; [RXE] has two soft-RoCE
+// devices. The environment variable ACMD_KERNEL_LAB names the
 // kind. Outside of a guest, and in one of the other kind, [Need] skips; test.sh
 // takes a skipped test inside a guest for a failure.
 package kernellab
@@ -17,6 +18,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -28,6 +30,7 @@ import (
 // Kinds of guests.
 const (
 	Softib = "softib"
+	IPoIB  = "ipoib"
 	RXE    = "rxe"
 )
 
@@ -37,11 +40,11 @@ const (
 	patience = 30 * time.Second
 )
 
-// Need skips the test unless it runs in a guest of that kind.
-func Need(t testing.TB, kind string) {
+// Need skips the test unless it runs in a guest of one of these kinds.
+func Need(t testing.TB, kinds ...string) {
 	t.Helper()
-	if have := os.Getenv(variable); have != kind {
-		t.Skipf("runs in the %s guest that bench/lab/kernel/test.sh starts (%s=%q)", kind, variable, have)
+	if have := os.Getenv(variable); !slices.Contains(kinds, have) {
+		t.Skipf("runs in the %s guest that bench/lab/kernel/test.sh starts (%s=%q)", kinds[0], variable, have)
 	}
 }
 

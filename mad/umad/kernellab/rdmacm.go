@@ -4,6 +4,7 @@ package kernellab
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"runtime"
 	"testing"
 	"time"
@@ -34,6 +35,7 @@ const (
 	qpTypeRC    = 2
 	familyIB    = 27
 	sockaddrIB  = 48
+	sockaddrIn  = 16
 	storageLen  = 128 // struct __kernel_sockaddr_storage
 )
 
@@ -100,18 +102,33 @@ func (c *CM) command(cmd uint32, in []byte, out int, rest func([]byte) []byte) [
 // is resolved.
 func (c *CM) ResolveAddr(src, dst mad.GID, service uint64) {
 	c.t.Helper()
-	ne := binary.NativeEndian
-	in := ne.AppendUint32(nil, c.id)
-	in = ne.AppendUint32(in, 2000) // ms
-	in = ne.AppendUint16(in, sockaddrIB)
-	in = ne.AppendUint16(in, sockaddrIB)
-	in = ne.AppendUint32(in, 0)
-	in = append(append(in, ibAddress(src, 0)...), ibAddress(dst, service)...)
-	if err := c.write(cmResolveAddr, in, 0); err != nil {
-		c.t.Fatalf("rdma_cm: resolve address: %v", err)
-	}
+	c.resolveAddr(sockaddrIB, sockaddrIB, ibAddress(src, 0), ibAddress(dst, service), 2*time.Second)
 	if event, status := c.Event(); event != CMAddrResolved {
 		c.t.Fatalf("rdma_cm: address: event %d, status %d", event, status)
+	}
+}
+
+// ResolveIP has the kernel find the port towards an IPv4 address and the GID
+// behind it; Event tells the outcome.
+func (c *CM) ResolveIP(dst netip.AddrPort, timeout time.Duration) {
+	c.t.Helper()
+	b := make([]byte, storageLen)
+	binary.NativeEndian.PutUint16(b, unix.AF_INET)
+	binary.BigEndian.PutUint16(b[2:], dst.Port())
+	copy(b[4:], dst.Addr().AsSlice())
+	c.resolveAddr(0, sockaddrIn, make([]byte, storageLen), b, timeout)
+}
+
+func (c *CM) resolveAddr(srcLen, dstLen uint16, src, dst []byte, timeout time.Duration) {
+	c.t.Helper()
+	ne := binary.NativeEndian
+	in := ne.AppendUint32(nil, c.id)
+	in = ne.AppendUint32(in, uint32(timeout.Milliseconds()))
+	in = ne.AppendUint16(in, srcLen)
+	in = ne.AppendUint16(in, dstLen)
+	in = ne.AppendUint32(in, 0)
+	if err := c.write(cmResolveAddr, append(append(in, src...), dst...), 0); err != nil {
+		c.t.Fatalf("rdma_cm: resolve address: %v", err)
 	}
 }
 
