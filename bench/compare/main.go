@@ -23,6 +23,7 @@ var comparisons = []struct {
 	{"clients", (*bench).clients},
 	{"pipelined", (*bench).pipelined},
 	{"cold", (*bench).cold},
+	{"multicast", (*bench).multicast},
 	{"storm", (*bench).storm},
 	{"dead", (*bench).dead},
 	{"start", (*bench).start},

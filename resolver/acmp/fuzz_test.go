@@ -9,6 +9,7 @@ import (
 	"acmd/mad/acm"
 	"acmd/mad/fabric"
 	"acmd/mad/ring"
+	"acmd/mad/transport"
 	"acmd/resolver"
 	"acmd/resolver/sa"
 )
@@ -53,12 +54,12 @@ func FuzzReceive(f *testing.F) {
 		src := New(Config{RouteACM: true}, nil)
 		p := newPort(src, portKey{"dev", 1}, &sa.Client{})
 		p.caps.Listens = true
-		ep := &resolver.Endpoint{Slot: 1, PKey: 0xffff, Addrs: []resolver.LocalAddr{{Addr: me}}}
+		ep := &resolver.Endpoint{Slot: 1, PKey: 0xffff, Port: transport.PortInfo{PKeys: []mad.PKey{0xffff}}, Addrs: []resolver.LocalAddr{{Addr: me}}}
 		mem := newMember(p, ep)
 		mem.groups[0].joined = true
 		p.members = []*member{mem}
 		calls := 0
-		l := &lookup{m: mem, dst: wanted, tid: tid, seated: true, tries: 1, waiters: []waiter{{done: func(loc resolver.Location, err error) {
+		l := &lookup{m: mem, dst: wanted, tid: tid, seat: 1, tries: 1, waiters: []waiter{{done: func(loc resolver.Location, err error) {
 			calls++
 			rec := acm.View(&in)
 			src, _ := wireAddr(rec.SrcType(), rec.Src())
@@ -69,12 +70,12 @@ func FuzzReceive(f *testing.F) {
 				t.Errorf("%+v", loc)
 			}
 		}}}}
-		mem.seated = 1
+		mem.seats = []*lookup{l}
 		mem.lookups[wanted], p.byTID[tid.Low()] = l, l
 		p.receive(s)
 		p.receive(s)
-		if calls > 1 || len(mem.lookups)+calls != 1 || len(p.byTID)+calls != 1 || mem.seated+calls != 1 || len(mem.queue) != 0 {
-			t.Errorf("%d calls, %d lookups, %d TIDs, %d seats", calls, len(mem.lookups), len(p.byTID), mem.seated)
+		if calls > 1 || len(mem.lookups)+calls != 1 || len(p.byTID)+calls != 1 || len(mem.seats)+calls != 1 || len(mem.queue) != 0 {
+			t.Errorf("%d calls, %d lookups, %d TIDs, %d seats", calls, len(mem.lookups), len(p.byTID), len(mem.seats))
 		}
 	})
 }

@@ -128,8 +128,8 @@ func TestBounds(t *testing.T) {
 		}
 		synctest.Wait()
 		m := (*nd.src.byKey.Load())[portKey{fabric.DeviceName, 1}].members[0]
-		if len(m.lookups) != 0 || m.seated != 0 || len(m.port.byTID) != 0 || len(m.queue) > 100 {
-			t.Errorf("left %d lookups, %d seats, %d TIDs, queue of %d", len(m.lookups), m.seated, len(m.port.byTID), len(m.queue))
+		if len(m.lookups) != 0 || len(m.seats) != 0 || len(m.port.byTID) != 0 || len(m.queue) > 100 {
+			t.Errorf("left %d lookups, %d seats, %d TIDs, queue of %d", len(m.lookups), len(m.seats), len(m.port.byTID), len(m.queue))
 		}
 	})
 }

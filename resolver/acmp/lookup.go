@@ -34,8 +34,11 @@ type lookup struct {
 	timer   sa.Timer
 	tid     mad.TID
 	next    time.Time // next try, or the end after the last one
+	again   time.Time // another copy of the last try, zero: none
+	sent    time.Time // when the last copy was sent
 	tries   int
-	seated  bool
+	quick   int   // copies that were sent early
+	seat    int   // place among the member's seats, from 1; 0: none
 	err     error // why the last try was not sent
 }
 
@@ -76,15 +79,15 @@ func (m *member) locate(q *ask) {
 
 // pump lets queued lookups into the window, once the endpoint is in its group.
 func (m *member) pump() {
-	for m.seated < m.port.src.cfg.Depth && len(m.queue) > 0 && m.groups[0].joined {
+	for len(m.seats) < m.port.src.cfg.Depth && len(m.queue) > 0 && m.groups[0].joined {
 		l := m.queue[0]
 		m.queue[0] = nil
 		m.queue = m.queue[1:]
 		if m.lookups[l.dst] != l {
 			continue // ended while it waited
 		}
-		l.seated = true
-		m.seated++
+		m.seats = append(m.seats, l)
+		l.seat = len(m.seats)
 		l.tid = m.port.newTID()
 		m.port.byTID[l.tid.Low()] = l
 		l.try()
@@ -93,21 +96,32 @@ func (m *member) pump() {
 
 // unseat makes room for another one.
 func (l *lookup) unseat() {
-	if l.seated {
-		l.seated = false
-		l.m.seated--
+	if l.seat == 0 {
+		return
 	}
+	m := l.m
+	last := len(m.seats) - 1
+	m.seats[l.seat-1] = m.seats[last]
+	m.seats[l.seat-1].seat = l.seat
+	m.seats[last] = nil
+	m.seats = m.seats[:last]
+	l.seat = 0
 }
 
-// try sends the request to the common group.
+// try makes the next try.
 func (l *lookup) try() {
-	m, p := l.m, l.m.port
-	cfg, g := &p.src.cfg, l.m.groups[0]
-	gap := cfg.gap(l.tries, m.ep.Port.SubnetTimeout)
+	gap := l.m.port.src.cfg.gap(l.tries, l.m.ep.Port.SubnetTimeout)
 	l.tries++
 	l.next = time.Now().Add(gap)
+	l.send(gap)
 	l.arm()
+}
 
+// send sends the request to the common group. The next try is gap away.
+func (l *lookup) send(gap time.Duration) {
+	m, p := l.m, l.m.port
+	g := m.groups[0]
+	l.sent, l.again = time.Now(), time.Time{}
 	var groups []mad.GID
 	for _, g := range m.groups {
 		if g.joined {
@@ -156,6 +170,9 @@ func (m *member) gidIndex() uint8 {
 // arm sets the timer to what comes first: the next try or a waiter's deadline.
 func (l *lookup) arm() {
 	at := l.next
+	if !l.again.IsZero() && l.again.Before(at) {
+		at = l.again
+	}
 	for _, w := range l.waiters {
 		if at.IsZero() || !w.deadline.IsZero() && w.deadline.Before(at) {
 			at = w.deadline
@@ -196,6 +213,9 @@ func (l *lookup) fire() {
 			break
 		}
 		l.try()
+	case !l.again.IsZero() && !now.Before(l.again):
+		l.send(l.next.Sub(now))
+		l.arm()
 	default:
 		l.arm()
 	}
@@ -209,7 +229,7 @@ func (l *lookup) timeout() error {
 	case l.tries == 0 && !l.m.groups[0].joined:
 		return fmt.Errorf("%w yet: %w", ErrNotJoined, resolver.ErrDown)
 	case l.tries == 0:
-		return fmt.Errorf("acm: waited behind %d others: %w", l.m.seated, resolver.ErrTimeout)
+		return fmt.Errorf("acm: waited behind %d others: %w", len(l.m.seats), resolver.ErrTimeout)
 	}
 	return fmt.Errorf("acm: %d multicast requests to %v: %w", l.tries, l.m.groups[0].mgid, resolver.ErrTimeout)
 }

@@ -20,7 +20,7 @@ type member struct {
 
 	lookups map[resolver.Addr]*lookup
 	queue   []*lookup // wait for the window
-	seated  int       // lookups on their first gap
+	seats   []*lookup // lookups on their first gap
 	since   time.Time // when it was made
 	gone    bool
 }

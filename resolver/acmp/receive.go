@@ -83,6 +83,7 @@ func (p *port) response(h *mad.UserHeader, m *mad.Packet) {
 	}
 	p.src.count.responses.Add(1)
 	p.conflicts.note(l, h.GID())
+	l.m.hasten(l)
 	l.found(h, g)
 }
 
