@@ -23,7 +23,7 @@ func NeedMaps(t testing.TB) {
 	t.Helper()
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE})
 	if err != nil {
-		missing(t, "BPF maps cannot be made (CAP_BPF): %v", err)
+		Missing(t, "BPF maps cannot be made (CAP_BPF): %v", err)
 	}
 	m.Close()
 }
@@ -40,7 +40,7 @@ func Mount(t testing.TB) string {
 		}
 	}
 	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
-		missing(t, "a bpf file system cannot be mounted (CAP_SYS_ADMIN): %v", err)
+		Missing(t, "a bpf file system cannot be mounted (CAP_SYS_ADMIN): %v", err)
 	}
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
@@ -58,11 +58,12 @@ func Tool(t testing.TB) string {
 			return path
 		}
 	}
-	missing(t, "bpftool is missing: apt-get install bpftool")
+	Missing(t, "bpftool is missing: apt-get install bpftool")
 	return ""
 }
 
-func missing(t testing.TB, format string, a ...any) {
+// Missing skips the test, or fails it with ACMD_CI=1.
+func Missing(t testing.TB, format string, a ...any) {
 	t.Helper()
 	if os.Getenv("ACMD_CI") == "1" {
 		t.Fatalf(format, a...)

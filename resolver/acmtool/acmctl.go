@@ -156,7 +156,7 @@ func (c *ctl) run(args []string) error {
 	verbs := map[string]func([]string) error{
 		"resolve": c.resolve, "perf": c.perf, "endpoints": c.endpoints, "flush": c.flush, "acquire": c.acquire,
 		"config": c.config, "state": c.state, "reload": c.reload, "fast-path": c.fastPath,
-		"top":  c.top,
+		"top": c.top, "trace": c.trace,
 		"help": func([]string) error { return flag.ErrHelp },
 	}
 	verb := verbs[name]
