@@ -35,6 +35,9 @@ struct sock_common {
 struct sock {
 	struct sock_common __sk_common;
 	struct {
+		int owned;
+	} sk_lock;
+	struct {
 		atomic_t rmem_alloc;
 	} sk_backlog;
 	void *sk_user_data;

@@ -67,6 +67,8 @@ enum acm_sa_word {
 	ACM_SA_WORDS,
 };
 
+#define ACM_SENT_BUSY (~0ull) /* the client is in the middle of a system call */
+
 #define ACM_SAMPLE 64 /* a power of two */
 
 /* Words of acm_kstat: what became of a message on a client's socket. Each message counts once. */
@@ -173,6 +175,7 @@ struct acm_conn {
 	__u64 answered; /* bytes of requests taken out of TCP whose reply was written */
 	__u64 replied;  /* bytes of replies written */
 	__u64 held;     /* 1 while the daemon has a connection of this port */
+	__u64 sent;     /* bytes that the client had put into TCP when its socket was last looked for; ACM_SENT_BUSY */
 };
 
 #define ACM_MAP(name, t, entries, flags, k, v)		\

@@ -18,6 +18,7 @@ type fastAcmConn struct {
 	Answered uint64
 	Replied  uint64
 	Held     uint64
+	Sent     uint64
 }
 
 type fastAcmHeader struct {

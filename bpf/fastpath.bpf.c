@@ -111,14 +111,19 @@ static __always_inline int unread(struct tcp_sock *tp)
 	return SOCK(tp).sk_backlog.rmem_alloc.counter != 0;
 }
 
+/* Bytes that a client has put into TCP; bytes_acked counts the SYN. */
+static __always_inline __u64 sent_by(struct tcp_sock *tp)
+{
+	return tp->bytes_acked - 1 + (__u32)(tp->write_seq - tp->snd_una);
+}
+
 /*
  * The daemon has answered every byte that the client ever put into TCP, and the client has read every byte of it.
- * Answers from here never enter TCP, so this holds for split and for pipelined requests as well. bytes_acked counts
- * the SYN.
+ * Answers from here never enter TCP, so this holds for split and for pipelined requests as well.
  */
 static __always_inline int quiet(struct tcp_sock *tp, struct acm_conn *c)
 {
-	__u64 sent = tp->bytes_acked - 1 + (__u32)(tp->write_seq - tp->snd_una);
+	__u64 sent = sent_by(tp);
 	__u64 read = tp->bytes_received - (__u32)(tp->rcv_nxt - tp->copied_seq);
 
 	return ONCE(c->answered) == sent && ONCE(c->replied) == read;
@@ -277,6 +282,9 @@ drop:
  * lookup_add is run by the daemon through BPF_PROG_TEST_RUN. Its input is 14 bytes of nothing, where an Ethernet header
  * would be, then the client's port and the server's, 16 bits each in host byte order. It finds the client's socket in
  * the daemon's network namespace. A socket that has a program is refused, be it ours or somebody else's.
+ *
+ * It also says what the client had sent until then: what comes later has passed msg_verdict. A client in the middle of a
+ * system call may be sending with the functions that its socket had before.
  */
 enum { ADDED = 0, NO_SOCKET, NOT_OURS, REFUSED, BAD_INPUT };
 
@@ -296,8 +304,12 @@ SEC("tc") int lookup_add(struct __sk_buff *skb)
 	if (!sk)
 		return NO_SOCKET;
 	int ret = NOT_OURS;
-	if (sk->state == ESTABLISHED && sk->src_port == client) {
+	__u32 port = client;
+	struct acm_conn *conn = bpf_map_lookup_elem(&acm_conns, &port);
+	if (conn && sk->state == ESTABLISHED && sk->src_port == client) {
 		ret = bpf_map_update_elem(&acm_cli, &slot, sk, BPF_NOEXIST) ? REFUSED : ADDED;
+		struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
+		conn->sent = !tp || SOCK(tp).sk_lock.owned ? ACM_SENT_BUSY : sent_by(tp);
 	}
 	bpf_sk_release(sk);
 	return ret;
@@ -316,9 +328,12 @@ SEC("iter/tcp") int iter_add(struct bpf_iter__tcp *ctx)
 		return 0;
 	__u32 port = sk->skc_num;
 	__u64 slot = port, *want = bpf_map_lookup_elem(&acm_want, &port);
-	if (!want || !*want || *want != bpf_ntohs(sk->skc_dport))
+	struct acm_conn *conn = bpf_map_lookup_elem(&acm_conns, &port);
+	if (!conn || !want || !*want || *want != bpf_ntohs(sk->skc_dport))
 		return 0;
 	*want = bpf_map_update_elem(&acm_cli, &slot, sk, BPF_NOEXIST) ? ACM_WANT_REFUSED : 0;
+	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk); /* the walk holds the socket's lock (5.15) */
+	conn->sent = tp ? sent_by(tp) : ACM_SENT_BUSY;
 	return 0;
 }
 

@@ -49,7 +49,7 @@ type FastPath struct {
 // FastConn is what the daemon has done for the connection of one client port.
 // The program compares it with what the client's socket has sent and read: it
 // answers only when they agree. One goroutine writes it, with [FastConn.Publish].
-type FastConn struct{ answered, replied, held atomic.Uint64 }
+type FastConn struct{ answered, replied, held, sent atomic.Uint64 }
 
 // Take makes the slot that of a connection that was just accepted, before
 // anything is read from it.

@@ -275,9 +275,11 @@ func (t *fastTest) dial() {
 	if t.err != nil || t.fast.plan.All {
 		return
 	}
-	err := t.fast.Insert([]uint16{portOf(t.conn.LocalAddr())}, func(_ uint16, err error) {
+	err := t.fast.Insert([]uint16{portOf(t.conn.LocalAddr())}, func(_ uint16, sent uint64, err error) {
 		if err != nil {
 			t.fail("%w", err)
+		} else if sent != 88 {
+			t.fail("a client that sent 88 bytes is said to have sent %d", sent)
 		}
 	})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 
 	"github.com/cilium/ebpf"
 )
@@ -65,33 +66,57 @@ const (
 	added     = 0
 	noSocket  = 1
 	notOurs   = 2
-	wantError = 1 << 16 // ACM_WANT_REFUSED
+	wantError = 1 << 16   // ACM_WANT_REFUSED
+	sentBusy  = 1<<64 - 1 // ACM_SENT_BUSY
 )
 
 // Insert puts the sockets of clients onto the map, by their ports, and calls done
-// for each: nil, or an error that wraps [ErrFastGone] or [ErrFastRefused]. A socket
-// that is on the map already is fine. With the iterator it costs one walk over
-// the host's TCP sockets, whatever the number of ports.
-func (f *Fast) Insert(ports []uint16, done func(port uint16, err error)) error {
+// for each: with the bytes that the client had sent until then, whatever comes
+// later having met the program; or with an error that wraps [ErrFastGone] or
+// [ErrFastRefused]. A socket that is on the map already is fine. With the iterator
+// it costs one walk over the host's TCP sockets, whatever the number of ports.
+func (f *Fast) Insert(ports []uint16, done func(port uint16, sent uint64, err error)) error {
 	if f.plan.Insert == FastInsertIter {
 		return f.walk(ports, done)
 	}
 	for _, p := range ports {
-		binary.NativeEndian.PutUint16(f.input[14:], p)
-		binary.NativeEndian.PutUint16(f.input[16:], f.cfg.Port)
+		if err := f.lookup(p, done); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// busyTries bounds how often a client is looked at that is in a system call. One
+// that waits there is not, for this purpose.
+const busyTries = 1000
+
+func (f *Fast) lookup(port uint16, done func(port uint16, sent uint64, err error)) error {
+	binary.NativeEndian.PutUint16(f.input[14:], port)
+	binary.NativeEndian.PutUint16(f.input[16:], f.cfg.Port)
+	for range busyTries {
 		ret, err := f.obj.LookupAdd.Run(&ebpf.RunOptions{Data: f.input[:]})
 		if err != nil {
 			return fmt.Errorf("lookup_add: %w", err)
 		}
 		switch ret {
-		case added:
-			done(p, nil)
 		case noSocket, notOurs:
-			done(p, ErrFastGone)
+			done(port, 0, ErrFastGone)
+			return nil
+		case added:
 		default:
-			done(p, f.refusal(p))
+			if err := f.refusal(port); err != nil {
+				done(port, 0, err)
+				return nil
+			}
 		}
+		if sent := f.conns[port].sent.Load(); sent != sentBusy {
+			done(port, sent, nil)
+			return nil
+		}
+		runtime.Gosched()
 	}
+	done(port, 0, fmt.Errorf("%w: always in a system call", ErrFastRefused))
 	return nil
 }
 
@@ -106,8 +131,9 @@ func (f *Fast) refusal(port uint16) error {
 	return ErrFastRefused
 }
 
-func (f *Fast) walk(ports []uint16, done func(port uint16, err error)) error {
+func (f *Fast) walk(ports []uint16, done func(port uint16, sent uint64, err error)) error {
 	for _, p := range ports {
+		f.conns[p].sent.Store(sentBusy)
 		f.want[p].Store(uint64(f.cfg.Port))
 	}
 	r, err := f.iter.Open()
@@ -119,14 +145,19 @@ func (f *Fast) walk(ports []uint16, done func(port uint16, err error)) error {
 		return fmt.Errorf("iter_add: %w", err)
 	}
 	for _, p := range ports {
+		err := error(nil)
+		sent := f.conns[p].sent.Load()
 		switch f.want[p].Swap(0) {
 		case 0:
-			done(p, nil)
 		case wantError:
-			done(p, f.refusal(p))
+			err = f.refusal(p)
 		default:
-			done(p, ErrFastGone)
+			err = ErrFastGone
 		}
+		if err == nil && sent == sentBusy {
+			err = ErrFastRefused
+		}
+		done(p, sent, err)
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ const (
 	slotReady                     // the reply is there, one before it is not
 	slotDeferred                  // a query that is answered when its turn comes
 	slotSkipped                   // superseded, never answered
+	slotHeld                      // the reply is there and must not leave yet, see fastClient
 )
 
 // slot is a place for a reply in request order. buf has the request (its first

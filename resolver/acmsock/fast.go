@@ -32,21 +32,44 @@ type FastConn interface {
 	OnMap() bool
 	// Offer tells of a question that the kernel could answer next time. q is lent.
 	Offer(q *resolver.Query)
-	// Insert asks for the kernel to answer on this connection from now on.
-	Insert()
+	// Insert asks for the kernel to answer on this connection from now on, and
+	// reports whether done will be called: from anywhere, with how many bytes the
+	// client had sent when its socket was taken over, or with false if it was
+	// not. It is not called when this was asked for before.
+	Insert(done func(sent uint64, ok bool)) bool
 	// Release ends it.
 	Release()
 }
 
 // fastClient is what a connection keeps for the fast path.
+//
+// Clients that always use tid 0 (librdmacm) take any reply for the one to their
+// last question. On the map the kernel refuses a question with tid 0 while an
+// earlier one is open. So the first success with tid 0 is held back until the
+// socket is on the map and everything was read that the client sent before: if
+// another question is there, it supersedes the one whose reply is held. Until then
+// no path has left, and after that no question can meet the path of another.
 type fastClient struct {
 	FastConn
 	port      uint16
 	good      bool   // a question was answered with success
+	asked     bool   // Insert is under way
+	received  uint64 // bytes read and handled
+	expected  uint64 // bytes that have to be, before a reply with tid 0 leaves
 	answered  uint64 // bytes of requests
 	replied   uint64 // bytes of replies
 	published uint64 // answered, as last published
 }
+
+// guarded is the outcome of Insert on its way to the loop.
+type guarded struct {
+	c    *conn
+	sent uint64
+	ok   bool
+}
+
+// free tells whether replies with tid 0 may leave.
+func (f *fastClient) free() bool { return !f.asked && f.received >= f.expected }
 
 // UseFast sets the fast path. It must be called before Start.
 func (s *Server) UseFast(f FastPath) { s.fast = f }
@@ -194,13 +217,63 @@ func (f *fastClient) publish(n int) {
 	f.Publish(f.answered, f.replied)
 }
 
+// guard asks for a connection to be put onto the map.
+func (c *conn) guard() {
+	c.fast.asked = c.fast.asked || c.fast.Insert(func(sent uint64, ok bool) { c.loop.box.guard(guarded{c, sent, ok}) })
+}
+
+// guarded takes in that a socket is on the map, or stays off.
+func (l *loop) guarded(g *guarded) {
+	f := g.c.fast
+	if f == nil {
+		return
+	}
+	f.asked = false
+	if g.ok {
+		f.expected = max(f.expected, g.sent)
+	}
+	if f.free() {
+		l.run(g.c, g.c.in)
+	}
+}
+
+// received notes what was read, after it was handled.
+func (l *loop) received(c *conn, n int) {
+	if c.fast == nil {
+		return
+	}
+	held := !c.fast.free()
+	c.fast.received += uint64(n)
+	if held && c.fast.free() {
+		l.run(c, c.in)
+	}
+}
+
+// hold tells whether the reply to a message, or the reply itself, has to wait until
+// its connection is guarded.
+func (c *conn) hold(msg []byte, st resolver.Status) bool {
+	if c.fast == nil || st != resolver.StatusSuccess {
+		return false
+	}
+	c.fast.good = true
+	if !tidZero(msg) {
+		return false
+	}
+	c.guard()
+	return !c.fast.free()
+}
+
 // settled brings the fast path up to date when nothing more can be done for now.
-func (f *fastClient) settled(idle bool) {
+func (l *loop) settled(c *conn) {
+	f := c.fast
+	if f == nil {
+		return
+	}
 	if f.published != f.answered {
 		f.publish(0) // superseded requests
 	}
-	if f.good && idle {
-		f.Insert()
+	if f.good && c.direct() && len(c.in) == 0 {
+		c.guard()
 	}
 }
 

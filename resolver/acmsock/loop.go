@@ -255,6 +255,9 @@ func (l *loop) event(ev *unix.EpollEvent) {
 func (l *loop) mail() {
 	var o order
 	l.items, l.fds, o = l.box.take(l.items, l.fds)
+	for _, g := range l.box.takeGuarded() {
+		l.guarded(&g)
+	}
 	for _, h := range l.fds {
 		l.adopt(h)
 	}
@@ -302,9 +305,9 @@ func (l *loop) complete(m *completion) {
 		s.fill(appendSAReply(s.buf[:0], req[:s.n], a.Status, &a))
 	} else {
 		s.fill(AppendAnswer(s.buf[:0], req[:s.n], &a))
-		if c.fast != nil && a.Status == resolver.StatusSuccess {
-			c.fast.good = true
-		}
+	}
+	if c.hold(s.buf[:], a.Status) {
+		s.state = slotHeld
 	}
 }
 

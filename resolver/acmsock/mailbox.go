@@ -55,6 +55,7 @@ type mailbox struct {
 	mu     sync.Mutex
 	items  []completion
 	fds    []handoff
+	guards []guarded
 	orders order
 	closed bool
 }
@@ -123,6 +124,24 @@ func (m *mailbox) order(o order) {
 	}
 	m.orders |= o
 	m.wake()
+}
+
+// guard brings the outcome of FastConn.Insert.
+func (m *mailbox) guard(g guarded) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return
+	}
+	m.guards = append(m.guards, g)
+	m.wake()
+}
+
+func (m *mailbox) takeGuarded() (list []guarded) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list, m.guards = m.guards, nil
+	return list
 }
 
 // keepItems is the capacity up to which an emptied list is kept for the next

@@ -32,6 +32,7 @@ func (l *loop) read(c *conn) {
 	}
 	l.bytesIn += uint64(n)
 	l.run(c, l.in[:had+n])
+	l.received(c, n)
 }
 
 // run moves a connection on as far as it goes: replies whose turn has come
@@ -85,6 +86,12 @@ func (l *loop) pop(c *conn) {
 		switch s.state {
 		case slotWaiting:
 			return
+		case slotHeld:
+			if c.fast != nil && !c.fast.free() {
+				return
+			}
+			l.out = append(l.out, s.reply()...)
+			s.long = nil
 		case slotReady:
 			l.out = append(l.out, s.reply()...)
 			s.long = nil
@@ -184,9 +191,7 @@ func (l *loop) settle(c *conn, progress bool) {
 		}
 		return
 	}
-	if c.fast != nil {
-		c.fast.settled(c.direct() && len(c.in) == 0)
-	}
+	l.settled(c)
 	c.shrink()
 	want := c.wanted()
 	if want != c.events {
@@ -323,9 +328,10 @@ func (l *loop) resolve(c *conn, msg []byte) {
 func (l *loop) answer(c *conn, msg []byte) {
 	l.replied(c, l.a.Status)
 	l.hits++
+	held := c.hold(msg, l.a.Status)
 	var s *slot
 	b := l.out
-	if !c.direct() {
+	if held || !c.direct() {
 		s, _ = c.push(msg)
 		b = s.buf[:0]
 	}
@@ -333,11 +339,11 @@ func (l *loop) answer(c *conn, msg []byte) {
 		b = appendSAReply(b, msg, l.a.Status, &l.a)
 	} else {
 		b = AppendAnswer(b, msg, &l.a)
-		if c.fast != nil && l.a.Status == resolver.StatusSuccess {
-			c.fast.good = true
-		}
 	}
 	l.place(s, b)
+	if held {
+		s.state = slotHeld
+	}
 }
 
 // refuse places a failure that the door found.

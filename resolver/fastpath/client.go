@@ -72,16 +72,17 @@ func (c *Client) Offer(q *resolver.Query) {
 }
 
 // Insert has the socket of the connection put onto the map once what was offered
-// before is in the kernel. More calls are free.
-func (c *Client) Insert() {
+// before is in the kernel, and then calls done, see [acmsock.FastConn].
+func (c *Client) Insert(done func(sent uint64, ok bool)) bool {
 	s := c.s
 	epoch := s.epoch.Load()
 	if c.asked.Load() == epoch || !s.on.Load() {
-		return
+		return false
 	}
 	c.asked.Store(epoch)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.waiting = append(s.waiting, c)
+	s.waiting = append(s.waiting, insertion{c, epoch, done})
 	s.poke()
+	return true
 }

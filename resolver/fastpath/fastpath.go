@@ -37,7 +37,7 @@ type Kernel interface {
 	DeletePaths(keys []bpf.FastKey) error
 	PutSource(key *bpf.FastKey, slot uint16) error
 	DeleteSources(keys []bpf.FastKey) error
-	Insert(ports []uint16, done func(port uint16, err error)) error
+	Insert(ports []uint16, done func(port uint16, sent uint64, err error)) error
 	Evict() error
 	Counts() [bpf.NumKernelWords]uint64
 	Close() error
@@ -79,7 +79,7 @@ type Service struct {
 	queued  uint64          // things to do so far
 	done    uint64          // of them done
 	settled sync.Cond       // done has grown, or the service has stopped
-	waiting []*Client       // to be put onto the map, once what was offered is there
+	waiting []insertion     // clients to be put onto the map, once what was offered is there
 
 	on      atomic.Bool   // clients may be put onto the map
 	epoch   atomic.Uint64 // raised whenever sockets are taken off the map

@@ -16,21 +16,28 @@ const gather = 10 * time.Millisecond
 // inserter is the one goroutine that changes the map of sockets. It is not the
 // owner of the copy: a walk may take long, and an invalidation must not wait for it.
 type inserter struct {
-	mu      sync.Mutex
-	clients []*Client
+	mu   sync.Mutex
+	list []insertion
 
 	wake  chan struct{}
 	evict chan chan error // take all sockets off
 }
 
+// insertion is a client whose socket is to be put onto the map.
+type insertion struct {
+	c     *Client
+	epoch uint64
+	done  func(sent uint64, ok bool)
+}
+
 func (i *inserter) init() { i.wake, i.evict = make(chan struct{}, 1), make(chan chan error) }
 
-func (i *inserter) add(clients []*Client) {
-	if len(clients) == 0 {
+func (i *inserter) add(list []insertion) {
+	if len(list) == 0 {
 		return
 	}
 	i.mu.Lock()
-	i.clients = append(i.clients, clients...)
+	i.list = append(i.list, list...)
 	i.mu.Unlock()
 	select {
 	case i.wake <- struct{}{}:
@@ -58,10 +65,10 @@ func (i *inserter) main(s *Service) {
 			timer.Reset(wait)
 		case <-timer.C:
 			i.mu.Lock()
-			clients := i.clients
-			i.clients = nil
+			list := i.list
+			i.list = nil
 			i.mu.Unlock()
-			i.insert(s, clients)
+			i.insert(s, list)
 		}
 	}
 }
@@ -80,38 +87,41 @@ func (i *inserter) evictAll(s *Service) error {
 
 // insert marks clients before they are on the map, not after: from the first
 // answer of the kernel on, nobody may wait there.
-func (i *inserter) insert(s *Service, clients []*Client) {
-	if !s.on.Load() {
-		return
-	}
-	epoch := s.epoch.Load()
-	byPort := make(map[uint16]*Client, len(clients))
-	ports := make([]uint16, 0, len(clients))
-	for _, c := range clients {
-		if !c.gone.Load() && c.asked.Load() == epoch {
-			c.on.Store(epoch)
-			byPort[c.port] = c
-			ports = append(ports, c.port)
+func (i *inserter) insert(s *Service, list []insertion) {
+	epoch, on := s.epoch.Load(), s.on.Load()
+	byPort := make(map[uint16]insertion, len(list))
+	ports := make([]uint16, 0, len(list))
+	for _, in := range list {
+		if !on || in.epoch != epoch || in.c.gone.Load() {
+			in.done(0, false)
+			continue
 		}
+		in.c.on.Store(epoch)
+		byPort[in.c.port] = in
+		ports = append(ports, in.c.port)
 	}
 	if len(ports) == 0 {
 		return
 	}
-	left := len(ports)
-	err := s.k.Insert(ports, func(port uint16, err error) {
-		left--
-		if err == nil {
-			s.count.inserted.Add(1)
+	stays := func(in insertion) {
+		s.count.refused.Add(1)
+		in.c.on.Store(0)
+		in.done(0, false)
+	}
+	err := s.k.Insert(ports, func(port uint16, sent uint64, err error) {
+		in := byPort[port]
+		delete(byPort, port)
+		if err != nil {
+			stays(in)
 			return
 		}
-		s.count.refused.Add(1)
-		byPort[port].on.Store(0)
+		s.count.inserted.Add(1)
+		in.done(sent, true)
 	})
 	if err != nil {
-		s.count.refused.Add(uint64(left))
-		for _, c := range byPort {
-			c.on.Store(0)
+		s.log.Warn("clients stay with the daemon", "count", len(byPort), "err", err)
+		for _, in := range byPort {
+			stays(in)
 		}
-		s.log.Warn("clients stay with the daemon", "count", left, "err", err)
 	}
 }

@@ -190,3 +190,18 @@ func Raitest(t testing.TB, c Client, src, dst string, count int) (out string, st
 	t.Helper()
 	return runTool(t, t.TempDir(), c.env(t), built(t, "raitest"), src, dst, strconv.Itoa(count))
 }
+
+// Raistorm calls the stock rdma_getaddrinfo count times on the embedded fabric
+// whose node 0 has this GUID, under a storm of signals: one every micros, whose
+// handler is installed with SA_RESTART if restart is set. Every tenth call is for
+// a node that nobody asked for yet. A process makes each calls. The exit status is
+// 0 if no path was wrong.
+func Raistorm(t testing.TB, c Client, count, each, micros int, restart bool) (out string, status int) {
+	t.Helper()
+	how := "plain"
+	if restart {
+		how = "restart"
+	}
+	return runTool(t, t.TempDir(), c.env(t), built(t, "raistorm"), fmt.Sprintf("%#x", uint64(c.GUID)), "50",
+		strconv.Itoa(count), strconv.Itoa(each), strconv.Itoa(micros), how)
+}
