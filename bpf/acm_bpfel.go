@@ -32,11 +32,9 @@ type acmAcmHeader struct {
 	StartNs   uint64
 	Pid       uint32
 	FastOn    uint32
-	Shards    uint32
 	Endpoints uint32
 	Kshards   uint32
-	Pad0      uint32
-	Pad1      [2]uint64
+	Pad1      [3]uint64
 	Flights   uint64
 	Pad2      [7]uint64
 	RunDir    [256]int8

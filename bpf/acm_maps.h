@@ -21,7 +21,7 @@
 #define ACM_SCHEMA 1
 
 enum {
-	ACM_STAT_SHARDS = 64,  /* acm_stats */
+	ACM_STAT_SHARDS = 128, /* acm_stats: the first half has one writer each, the rest is shared */
 	ACM_STAT_WORDS = 128,  /* of a shard; numbered in counters.go */
 	ACM_ENDPOINTS = 1024,  /* rows of acm_ep and acm_kstat; row 0 has what belongs to no endpoint */
 	ACM_EP_SHARDS = 8,     /* of a row of acm_ep */
@@ -97,11 +97,9 @@ struct acm_header {
 	__u64 start_ns;   /* of the daemon, CLOCK_REALTIME */
 	__u32 pid;        /* of the daemon; 0 after a clean exit */
 	__u32 fast_on;    /* kill switch of the fast path: 0 passes every message */
-	__u32 shards;     /* of acm_stats handed out so far, modulo their number */
 	__u32 endpoints;  /* rows of acm_ep in use, row 0 included */
 	__u32 kshards;    /* rows of acm_kstat for each endpoint, a power of two */
-	__u32 pad0;
-	__u64 pad1[2];
+	__u64 pad1[3];
 	__u64 flights;    /* slow requests recorded so far; on a cache line of its own */
 	__u64 pad2[7];
 	char run_dir[256]; /* whose daemon, NUL terminated */
@@ -191,7 +189,7 @@ struct acm_conn {
 ACM_MAP(acm_meta, ARRAY, 1, BPF_F_MMAPABLE, __u32, struct acm_header);
 /* [endpoint * kshards + (cpu & (kshards - 1))], sized at load. Atomic adds: programs can be preempted. */
 ACM_MAP(acm_kstat, ARRAY, ACM_ENDPOINTS, BPF_F_MMAPABLE, __u32, struct acm_kwords);
-/* [shard * ACM_LAT_CLASSES + class]; programs take the shard of their CPU */
+/* [shard * ACM_LAT_CLASSES + class]; programs, which have classes of their own, take the shard of their CPU */
 ACM_MAP(acm_lat, ARRAY, ACM_LAT_SHARDS *ACM_LAT_CLASSES, BPF_F_MMAPABLE, __u32, struct acm_hist);
 #endif
 

@@ -48,7 +48,9 @@ type Maps struct {
 	reason error
 	maps   acmMaps  // none of them in ordinary memory
 	lock   *os.File // of the pin directory
-	own    *Shard
+	own    *Shard   // of Maps itself
+
+	owned, shared atomic.Uint32 // slots handed out
 
 	mu   sync.Mutex
 	rows map[identity]*Endpoint
@@ -154,7 +156,7 @@ func kernelShards() int {
 	if err != nil || n < 1 {
 		n = 1
 	}
-	return min(1<<bits.Len(uint(n-1)), statShards)
+	return min(1<<bits.Len(uint(n-1)), maxCPUSlots)
 }
 
 // Place says where the counters are, Dir the pin directory if they are pinned,
@@ -198,17 +200,38 @@ func (m *Maps) SetFast(on bool) {
 	atomic.StoreUint32(&m.head.FastOn, v)
 }
 
-// Shard hands out a writer's slot. Each writer, a goroutine or an object that
-// counts, takes one for its life; after [statShards] of them slots are shared,
-// which costs nothing but cache lines in common.
+// Shard hands out a slot for writers of any kind, which may have to share it;
+// that costs cache lines in common and no count.
 func (m *Maps) Shard() *Shard {
-	n := int(atomic.AddUint32(&m.head.Shards, 1) - 1)
-	return &Shard{
-		word: &m.stats[n%statShards].Word,
-		lat:  m.lat[n%latShards*latClasses:][:latClasses],
-		mem:  m.arrays,
-	}
+	n := m.shared.Add(1) - 1
+	return m.shard(ownShards+n%(statShards-ownShards), ownLatShards+n%(latShards-ownLatShards))
 }
+
+// OwnShard hands out a slot for one goroutine and no other, which then counts
+// without locking the bus. The first 64 in the life of Maps are of this kind, the
+// first 8 for times; whoever comes later gets a shared one, which works alike.
+func (m *Maps) OwnShard() *Shard {
+	n := m.owned.Add(1) - 1
+	if n >= ownShards {
+		return m.Shard()
+	}
+	s := m.shard(n, n)
+	s.own = true
+	if s.ownLat = n < ownLatShards; !s.ownLat {
+		s.lat = m.Shard().lat
+	}
+	return s
+}
+
+func (m *Maps) shard(n, lat uint32) *Shard {
+	return &Shard{word: &m.stats[n].Word, lat: m.lat[lat%latShards*latClasses:][:latClasses], mem: m.arrays}
+}
+
+// The first half of the slots belong to one writer each.
+const (
+	ownShards    = statShards / 2
+	ownLatShards = latShards / 2
+)
 
 // Close ends counting: the header says that no daemon is there, pins stay. Maps
 // must not be used by programs any more.

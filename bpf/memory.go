@@ -27,7 +27,8 @@ type (
 const (
 	magic        = 0x3144434d4d4341
 	schema       = 1
-	statShards   = 64
+	statShards   = 128
+	maxCPUSlots  = 64 // of acm_kstat for each endpoint
 	maxEndpoints = 1024
 	epShards     = 8
 	latShards    = 16

@@ -52,7 +52,7 @@ func (r *Reader) Read(s *Snapshot) error {
 		return fmt.Errorf("counters of schema %d, this program knows %d", a.head.Schema, schema)
 	}
 	n := int(min(a.head.Endpoints, maxEndpoints))
-	if a.stats, err = readArray[words](r.maps.AcmStats, int(min(a.head.Shards, statShards))); err != nil {
+	if a.stats, err = readArray[words](r.maps.AcmStats, statShards); err != nil {
 		return err
 	}
 	if a.eps, err = readArray[endpoint](r.maps.AcmEp, n); err != nil {

@@ -7,12 +7,15 @@ import (
 	"time"
 )
 
-// Shard is the slot of one writer. Its methods neither lock nor allocate, and are
-// safe for concurrent use.
+// Shard is a writer's slot. Its methods neither lock nor allocate, and are safe
+// for concurrent use, except that a slot of [Maps.OwnShard] belongs to one
+// goroutine; anybody may read.
 type Shard struct {
-	word *[NumWords]uint64
-	lat  []hist
-	mem  *arrays // nil: memory of its own
+	word   *[NumWords]uint64
+	lat    []hist
+	own    bool    // nobody else writes word
+	ownLat bool    // nobody else writes lat
+	mem    *arrays // nil: memory of its own
 }
 
 // NewShard makes a slot in ordinary memory that nobody reads, for those who were
@@ -20,7 +23,18 @@ type Shard struct {
 func NewShard() *Shard { return &Shard{word: new([NumWords]uint64), lat: make([]hist, latClasses)} }
 
 // Add adds to a counter.
-func (s *Shard) Add(w Word, n uint64) { atomic.AddUint64(&s.word[w&(NumWords-1)], n) }
+func (s *Shard) Add(w Word, n uint64) { add(s.own, &s.word[w&(NumWords-1)], n) }
+
+// Load reads a counter of this slot.
+func (s *Shard) Load(w Word) uint64 { return load(&s.word[w&(NumWords-1)]) }
+
+func add(own bool, p *uint64, n uint64) {
+	if own {
+		addAlone(p, n)
+		return
+	}
+	atomic.AddUint64(p, n)
+}
 
 // Observe notes a time in ns; a negative one counts as 0.
 func (s *Shard) Observe(c Latency, ns int64) { s.ObserveN(c, ns, 1) }
@@ -29,8 +43,8 @@ func (s *Shard) Observe(c Latency, ns int64) { s.ObserveN(c, ns, 1) }
 func (s *Shard) ObserveN(c Latency, ns int64, n uint64) {
 	h := &s.lat[c&(latClasses-1)]
 	ns = max(ns, 0)
-	atomic.AddUint64(&h.Bucket[bucketOf(ns)], n)
-	atomic.AddUint64(&h.Sum, uint64(ns)*n)
+	add(s.ownLat, &h.Bucket[bucketOf(ns)], n)
+	add(s.ownLat, &h.Sum, uint64(ns)*n)
 }
 
 // SlowAfter is how long a request takes that is recorded as slow.

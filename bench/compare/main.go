@@ -20,6 +20,7 @@ var comparisons = []struct {
 	run  func(*bench)
 }{
 	{"cached", (*bench).cached},
+	{"counting", (*bench).counting},
 	{"clients", (*bench).clients},
 	{"pipelined", (*bench).pipelined},
 	{"cold", (*bench).cold},

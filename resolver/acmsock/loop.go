@@ -50,6 +50,8 @@ type loop struct {
 	done  chan struct{}
 	stats loopStats
 	count *bpf.Shard
+	// before is what the slot of count had when the loop began.
+	before traffic
 
 	listeners []listener // only of the first loop
 	spare     int        // descriptor to give up for a rejection
@@ -63,7 +65,8 @@ type loop struct {
 	gen      int32
 	draining bool
 	stopped  bool
-	yielded  int64 // when the scheduler last saw the loop
+	yielded  int64 // when the scheduler last saw the loop, engine's clock
+	seen     int64 // what the engine's clock said last, 0: nothing since the last wait
 
 	base   time.Time
 	timers [numTimers]timerList
@@ -80,7 +83,6 @@ type loop struct {
 	a        resolver.Answer
 	now      int64  // engine's clock
 	hits     uint64 // requests answered since now that are not timed yet
-	requests uint64
 	bytesIn  uint64
 	bytesOut uint64
 
@@ -101,10 +103,11 @@ func newLoop(s *Server) (*loop, error) {
 		return nil, err
 	}
 	l := &loop{
-		srv: s, ep: ep, box: box, spare: -1, count: s.cfg.Counters.Shard(),
+		srv: s, ep: ep, box: box, spare: -1, count: s.cfg.Counters.OwnShard(),
 		done: make(chan struct{}), base: time.Now(),
 		in: make([]byte, readSize), out: make([]byte, 0, outLimit+MaxRequest),
 	}
+	l.before = l.traffic()
 	l.timers[timerPartial] = timerList{kind: timerPartial, timeout: s.cfg.PartialTimeout}
 	l.timers[timerBlocked] = timerList{kind: timerBlocked, timeout: s.cfg.WriteTimeout}
 	// Edge triggered: the counter is never read, each write is a new edge.
@@ -155,7 +158,11 @@ func (l *loop) main() {
 // wait blocks for events. The blocking system call goes through the scheduler,
 // which lends the processor to others meanwhile.
 func (l *loop) wait() int {
-	if now := l.clock(); now-l.yielded > yieldEvery {
+	now := l.seen // a hit has read the clock twice, that is enough
+	if l.seen = 0; now == 0 {
+		now = l.srv.r.Now()
+	}
+	if now-l.yielded > yieldEvery {
 		l.yielded = now
 		runtime.Gosched()
 	}
@@ -210,15 +217,26 @@ func (l *loop) expire() {
 
 // publish makes the counts of the hot path visible, once for each batch.
 func (l *loop) publish() {
-	if l.requests|l.bytesIn|l.bytesOut == 0 {
+	if l.bytesIn|l.bytesOut == 0 {
 		return
 	}
-	l.stats.requests.add(l.requests)
-	l.stats.bytesIn.add(l.bytesIn)
-	l.stats.bytesOut.add(l.bytesOut)
 	l.count.Add(bpf.BytesIn, l.bytesIn)
 	l.count.Add(bpf.BytesOut, l.bytesOut)
-	l.requests, l.bytesIn, l.bytesOut = 0, 0, 0
+	l.bytesIn, l.bytesOut = 0, 0
+}
+
+// traffic is what a loop counts in its slot and [Stats] shows.
+type traffic struct{ requests, in, out uint64 }
+
+// traffic reads the loop's slot; from any goroutine.
+func (l *loop) traffic() traffic {
+	t := traffic{in: l.count.Load(bpf.BytesIn), out: l.count.Load(bpf.BytesOut)}
+	for d := range bpf.NumDoors {
+		for k := range bpf.KindInvalid { // a header that frames nothing is no request
+			t.requests += l.count.Load(bpf.RequestWord(d, k))
+		}
+	}
+	return t
 }
 
 func (l *loop) event(ev *unix.EpollEvent) {

@@ -42,6 +42,7 @@ func (l *loop) run(c *conn, b []byte) {
 	l.pop(c)
 	if len(b) >= HeaderSize {
 		l.now = l.srv.r.Now()
+		l.seen = l.now
 	}
 	progress := false
 	for !c.closed && !c.stop && len(b) >= HeaderSize && !c.blocked() {
@@ -239,7 +240,6 @@ func (l *loop) fault(c *conn, b []byte, f Fault) {
 
 // handle serves one framed request.
 func (l *loop) handle(c *conn, msg []byte) {
-	l.requests++
 	l.overtake(c, msg)
 	if c.closed {
 		return
@@ -375,7 +375,8 @@ func (l *loop) replied(c *conn, st resolver.Status) {
 // to the write of their replies.
 func (l *loop) timeHits() {
 	if l.hits > 0 {
-		l.count.ObserveN(bpf.LatHit, l.srv.r.Now()-l.now, l.hits)
+		l.seen = l.srv.r.Now()
+		l.count.ObserveN(bpf.LatHit, l.seen-l.now, l.hits)
 		l.hits = 0
 	}
 }

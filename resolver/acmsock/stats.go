@@ -96,13 +96,12 @@ func (c *cell) add(n uint64) { c.v.Store(c.v.Load() + n) }
 
 // loopStats is the part of [Stats] that one loop counts.
 type loopStats struct {
-	requests, bytesIn, bytesOut cell
-	accepted, paused            cell
-	rejected                    [numRejectReasons]cell
-	closed                      [numCloseReasons]cell
-	faults                      [numFaults]cell
-	bodyErrors, refused         cell
-	superseded                  cell
+	accepted, paused    cell
+	rejected            [numRejectReasons]cell
+	closed              [numCloseReasons]cell
+	faults              [numFaults]cell
+	bodyErrors, refused cell
+	superseded          cell
 }
 
 // Stats reads the counters; safe for concurrent use.
@@ -110,9 +109,10 @@ func (s *Server) Stats() Stats {
 	out := Stats{Open: s.open.Load(), Pending: s.pending.Load()}
 	for _, l := range s.loops {
 		c := &l.stats
-		out.Requests += c.requests.v.Load()
-		out.BytesIn += c.bytesIn.v.Load()
-		out.BytesOut += c.bytesOut.v.Load()
+		t := l.traffic()
+		out.Requests += t.requests - l.before.requests
+		out.BytesIn += t.in - l.before.in
+		out.BytesOut += t.out - l.before.out
 		out.Accepted += c.accepted.v.Load()
 		out.Paused += c.paused.v.Load()
 		out.BodyErrors += c.bodyErrors.v.Load()
