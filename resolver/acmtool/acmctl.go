@@ -51,6 +51,11 @@ Reads acmd's counters where it has pinned them, also after it has ended:
                  each second until interrupted; --once: after one second.
                  Of a daemon that has pinned nothing, over the control socket
 
+Watches programs (root, or CAP_BPF and CAP_PERFMON):
+  trace clients [--lib FILE] [--slow T] [--for T]
+                 how long rdma_getaddrinfo takes in each process that calls it, and
+                 calls of at least T (10ms) as they come, until interrupted
+
   -S SERVICE     path of a unix socket, or host[:port]
   --run-dir DIR  where the sockets are (/run)
   --timeout T    per request (10s)
