@@ -16,6 +16,14 @@ type ProgramStats struct {
 	RunTime time.Duration
 }
 
+// Programs asks the kernel what the programs cost. It must not run at the same
+// time as Close.
+func (f *Fast) Programs() []ProgramStats {
+	return statsOf(map[string]*ebpf.Program{
+		"msg_verdict": f.obj.MsgVerdict, "lookup_add": f.obj.LookupAdd, "iter_add": f.obj.IterAdd, "sockops_conn": f.obj.SockopsConn,
+	})
+}
+
 // statsOf asks the kernel, a system call or two for each program. One that is not
 // loaded, or not any more, is left out.
 func statsOf(progs map[string]*ebpf.Program) (list []ProgramStats) {

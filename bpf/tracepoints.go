@@ -131,7 +131,8 @@ func (t *Trace) Asked(tid uint32) {
 	atomic.StoreUint64(&a.Tid, uint64(tid))
 }
 
-// Programs asks the kernel what the programs cost.
+// Programs asks the kernel what the programs cost. It must not run at the same
+// time as Close.
 func (t *Trace) Programs() []ProgramStats {
 	if t == nil {
 		return nil

@@ -45,3 +45,15 @@ func (s *Service) State() State {
 	}
 	return st
 }
+
+// Programs asks the kernel what the programs cost. It must not run at the same
+// time as Stop.
+func (s *Service) Programs() []bpf.ProgramStats {
+	s.mu.Lock()
+	k, stopped := s.k, s.stopped
+	s.mu.Unlock()
+	if f, ok := k.(*bpf.Fast); ok && !stopped {
+		return f.Programs()
+	}
+	return nil
+}

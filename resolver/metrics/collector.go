@@ -58,6 +58,7 @@ func NewCollector(s Source) *Collector { return &Collector{s} }
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		buildInfo, endpointInfo, groupsWanted, groupsJoined, clientsRejected, clientsClosed, clientFaults, acmRefused, saResponses, madDropped,
+		netlinkUnanswered, netlinkIgnored, fastPathState, fastPathReason,
 	} {
 		ch <- d
 	}
@@ -69,6 +70,9 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	describe(ch, cacheMetrics)
 	describe(ch, portMetrics)
 	describe(ch, acmMetrics)
+	describe(ch, neighMetrics)
+	describe(ch, netlinkMetrics)
+	describe(ch, fastPathMetrics)
 }
 
 // Collect implements [prometheus.Collector].
@@ -83,6 +87,11 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		emit(ch, endpointMetrics, e, e.Device, port, e.PKey)
 	}
 	collectCounts(ch, s)
+	collectFastPath(ch, &s.FastPath)
+	collectNetlink(ch, s.Netlink)
+	if s.Neigh != nil {
+		emit(ch, neighMetrics, s.Neigh)
+	}
 	emit(ch, clientMetrics, &s.Clients)
 	counts(ch, clientsRejected, s.Clients.Rejected)
 	counts(ch, clientsClosed, s.Clients.Closed)

@@ -57,17 +57,17 @@ func collectCounts(ch chan<- prometheus.Metric, s *Snapshot) {
 	count := func(d *prometheus.Desc, n uint64, labels ...string) {
 		send(ch, d, prometheus.CounterValue, float64(n), labels...)
 	}
-	for door := range bpf.NumDoors {
+	for _, door := range []bpf.Door{bpf.DoorUnix, bpf.DoorTCP} { // the third counts by itself
 		for kind := range bpf.NumKinds {
 			count(requests, c.Words[bpf.RequestWord(door, kind)], door.String(), kind.String())
 		}
 		var other uint64
 		for status := range uint8(bpf.NumStatuses) {
 			n := c.Words[bpf.ReplyWord(door, status)]
-			if name, ok := statusName(status); ok {
-				count(responses, n, door.String(), name)
+			if name := resolver.Status(status).String(); strings.HasPrefix(name, "status ") {
+				other += n // the protocol has no such status
 			} else {
-				other += n
+				count(responses, n, door.String(), StatusLabel(resolver.Status(status)))
 			}
 		}
 		count(responses, other, door.String(), "other")
@@ -101,11 +101,8 @@ func collectCounts(ch chan<- prometheus.Metric, s *Snapshot) {
 	}
 }
 
-// statusName is a status as a label's value, if the protocol has such a status.
-func statusName(status uint8) (string, bool) {
-	name := resolver.Status(status).String()
-	return strings.ReplaceAll(name, " ", "_"), !strings.HasPrefix(name, "status ")
-}
+// StatusLabel is a status as a label's value.
+func StatusLabel(s resolver.Status) string { return strings.ReplaceAll(s.String(), " ", "_") }
 
 func truth(v bool) float64 {
 	if v {

@@ -12,6 +12,7 @@ import (
 	"acmd/mad"
 	"acmd/resolver"
 	"acmd/resolver/acmp"
+	"acmd/resolver/neigh"
 
 	"go.uber.org/goleak"
 )
@@ -74,6 +75,15 @@ func synthetic() *Snapshot {
 		spread(&s.Counts.Fabric[i], i+13)
 	}
 	s.Counts.Latency[bpf.LatMiss] = bpf.Histogram{}
+	s.FastPath.State, s.FastPath.Reason = "failed", "the self-test had no answer"
+	s.Netlink, s.Neigh = new(Netlink), new(neigh.Stats)
+	number(701, &s.FastPath)
+	number(801, s.Netlink)
+	number(901, s.Neigh)
+	s.Netlink.Requests = []Count{{[]string{"path"}, 811}, {[]string{"address"}, 812}}
+	s.Netlink.Responses = []Count{{[]string{"success"}, 821}}
+	s.Netlink.Unanswered = []Count{{[]string{"late"}, 831}}
+	s.Netlink.Ignored = []Count{{[]string{"foreign"}, 841}}
 	number(101, &s.Clients)
 	s.Clients.Rejected = []Count{{[]string{"clients"}, 121}, {[]string{"user"}, 122}}
 	s.Clients.Closed = []Count{{[]string{"client"}, 131}}

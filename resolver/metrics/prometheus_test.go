@@ -217,7 +217,7 @@ func (p *prom) checkRules(t *testing.T) {
 				}
 			}
 		}
-		if n < 9 {
+		if n < 11 {
 			bad = fmt.Sprintf("%d rules", n)
 		}
 		if bad == "" {

@@ -6,6 +6,9 @@ import (
 	"acmd/cache"
 	"acmd/resolver"
 	"acmd/resolver/acmp"
+	"acmd/resolver/neigh"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // What the rooms of the house count beside the seven counters.
@@ -81,6 +84,7 @@ var acmMetrics = []family[acmp.Stats]{
 	counter("acm_requests_received_total", "Requests of other nodes.", func(s *acmp.Stats) uint64 { return s.Heard }),
 	counter("acm_responses_sent_total", "Answers to other nodes.", func(s *acmp.Stats) uint64 { return s.Answered }),
 	counter("acm_joins_total", "Joins of multicast groups sent to the SA.", func(s *acmp.Stats) uint64 { return s.Joins }),
+	counter("acm_address_conflicts_total", "Packets that showed an address to be claimed by two nodes.", func(s *acmp.Stats) uint64 { return s.Conflicts }),
 	counter("acm_join_failures_total", "Joins that did not work.", func(s *acmp.Stats) uint64 { return s.JoinErrors }),
 	counter("acm_conflicts_total", "Datagrams that showed an address to be claimed by two nodes.", func(s *acmp.Stats) uint64 { return s.Conflicts }),
 }
@@ -104,4 +108,64 @@ func droppedOf(p *Port) []Count {
 		{[]string{"mismatched"}, p.SA.Mismatched}, {[]string{"stray"}, p.SA.Stray},
 		{[]string{"malformed"}, p.SA.Malformed}, {[]string{"unhandled"}, p.SA.Unhandled},
 	}
+}
+
+var neighMetrics = []family[neigh.Stats]{
+	gauge("neigh_lookups_pending", "Addresses that the kernel is asked for now.", func(s *neigh.Stats) int64 { return int64(s.Pending) }),
+	counter("neigh_lookups_total", "Addresses looked up in the kernel's neighbour table.", func(s *neigh.Stats) uint64 { return s.Lookups }),
+	counter("neigh_known_total", "Addresses that the table had.", func(s *neigh.Stats) uint64 { return s.Known }),
+	counter("neigh_asked_total", "Times that the kernel was made to ask.", func(s *neigh.Stats) uint64 { return s.Asked }),
+	counter("neigh_found_total", "Addresses found.", func(s *neigh.Stats) uint64 { return s.Found }),
+	counter("neigh_timeouts_total", "Addresses that nobody answered for.", func(s *neigh.Stats) uint64 { return s.Timeouts }),
+	counter("neigh_unknown_total", "Addresses of what is no neighbour.", func(s *neigh.Stats) uint64 { return s.Unknown }),
+	counter("neigh_overload_total", "Addresses not looked up because too many are under way.", func(s *neigh.Stats) uint64 { return s.Overload }),
+	counter("neigh_moved_total", "Addresses that turned out to be elsewhere.", func(s *neigh.Stats) uint64 { return s.Moved }),
+	counter("neigh_overruns_total", "Times that the kernel's notifications were lost.", func(s *neigh.Stats) uint64 { return s.Overruns }),
+}
+
+var netlinkMetrics = []family[Netlink]{
+	gauge("netlink_pending_requests", "Requests of the kernel that wait for a lookup now.", func(n *Netlink) int64 { return n.Pending }),
+	counter("netlink_overruns_total", "Times that the kernel dropped messages to us.", func(n *Netlink) uint64 { return n.Overruns }),
+}
+
+var (
+	netlinkUnanswered = desc("netlink_unanswered_total", "Requests of the kernel that got no answer, by reason.", "reason")
+	netlinkIgnored    = desc("netlink_ignored_total", "Messages on the kernel's socket that are no request, by reason.", "reason")
+)
+
+var (
+	fastPathState  = desc("fast_path_state", "1 for the state that the fast path is in.", "state")
+	fastPathReason = desc("fast_path_failed_info", "Why the kernel answers nothing though it should; always 1.", "reason")
+)
+
+var fastPathMetrics = []family[FastPath]{
+	gauge("fast_path_paths", "Answers that the kernel has.", func(f *FastPath) int64 { return f.Paths }),
+	counter("fast_path_puts_total", "Answers given to the kernel.", func(f *FastPath) uint64 { return f.Puts }),
+	counter("fast_path_deletes_total", "Answers taken from the kernel.", func(f *FastPath) uint64 { return f.Deletes }),
+	counter("fast_path_full_total", "Answers that found no room in the kernel.", func(f *FastPath) uint64 { return f.Full }),
+	counter("fast_path_lost_total", "Answers that the kernel did not take.", func(f *FastPath) uint64 { return f.Lost }),
+	counter("fast_path_sockets_total", "Clients' sockets put on the fast path.", func(f *FastPath) uint64 { return f.Inserted }),
+	counter("fast_path_sockets_refused_total", "Clients' sockets that stayed with the daemon.", func(f *FastPath) uint64 { return f.Refused }),
+	counter("fast_path_refreshes_total", "Lookups behind a hit in the kernel.", func(f *FastPath) uint64 { return f.Refreshed }),
+}
+
+func collectFastPath(ch chan<- prometheus.Metric, f *FastPath) {
+	for _, state := range FastPathStates {
+		send(ch, fastPathState, prometheus.GaugeValue, truth(state == f.State), state)
+	}
+	if f.Reason != "" {
+		send(ch, fastPathReason, prometheus.GaugeValue, 1, f.Reason)
+	}
+	emit(ch, fastPathMetrics, f)
+}
+
+func collectNetlink(ch chan<- prometheus.Metric, n *Netlink) {
+	if n == nil {
+		return
+	}
+	emit(ch, netlinkMetrics, n)
+	counts(ch, requests, n.Requests, "netlink")
+	counts(ch, responses, n.Responses, "netlink")
+	counts(ch, netlinkUnanswered, n.Unanswered)
+	counts(ch, netlinkIgnored, n.Ignored)
 }

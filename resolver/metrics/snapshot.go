@@ -9,6 +9,7 @@ import (
 	"acmd/cache"
 	"acmd/resolver"
 	"acmd/resolver/acmp"
+	"acmd/resolver/neigh"
 	"acmd/resolver/sa"
 )
 
@@ -33,6 +34,10 @@ type Snapshot struct {
 	Endpoints []Endpoint
 	Trace     bool // SA requests are followed through the kernel
 	Programs  []bpf.ProgramStats
+
+	FastPath FastPath
+	Netlink  *Netlink     // nil: the kernel is not served
+	Neigh    *neigh.Stats // nil: the neighbour table is not looked at
 
 	Clients Clients
 	Engine  resolver.Stats
@@ -71,6 +76,28 @@ type Clients struct {
 	Rejected          []Count // connections; label: reason
 	Closed            []Count // connections; label: reason
 	Faults            []Count // headers that frame nothing; label: reason
+}
+
+// FastPath is the state of answers in the kernel.
+type FastPath struct {
+	State  string // one of FastPathStates
+	Reason string // of the state failed, in the words of the log
+	Paths  int64  // answers that the kernel has
+
+	Puts, Deletes, Full, Lost, Inserted, Refused, Refreshed uint64
+}
+
+// FastPathStates are off: not configured; on; stopped: by the kill switch; failed.
+var FastPathStates = [...]string{"off", "on", "stopped", "failed"}
+
+// Netlink is what the door for the kernel's own requests counts.
+type Netlink struct {
+	Requests   []Count // labels: op
+	Responses  []Count // labels: status
+	Unanswered []Count // labels: reason
+	Ignored    []Count // labels: reason
+	Overruns   uint64  // times that the kernel dropped messages
+	Pending    int64
 }
 
 // Count is a counter with the values of its labels.

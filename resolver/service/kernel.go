@@ -154,6 +154,19 @@ func (k *kernelDoor) close() error {
 	return k.door.Close()
 }
 
+// stats returns the counters of the door, if there is one.
+func (k *kernelDoor) stats() (st kernelnl.Stats, ok bool) {
+	if k == nil {
+		return st, false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.door == nil {
+		return st, false
+	}
+	return k.door.Stats(), true
+}
+
 // state is what `acmctl state` shows.
 func (k *kernelDoor) state() any {
 	if k == nil {

@@ -3,11 +3,6 @@
 package service
 
 import (
-	"fmt"
-	"runtime"
-
-	"acmd/resolver"
-	"acmd/resolver/acmsock"
 	"acmd/resolver/config"
 	"acmd/resolver/metrics"
 )
@@ -45,62 +40,4 @@ func (m *metricsDoor) state() map[string]string {
 		state["error"] = m.err.Error()
 	}
 	return state
-}
-
-// metricsSource reads the figures of a daemon from the memory of its rooms.
-type metricsSource struct{ d *Daemon }
-
-// Snapshot implements [metrics.Source].
-func (m metricsSource) Snapshot() *metrics.Snapshot {
-	d := m.d
-	s := &metrics.Snapshot{
-		Version:   d.opts.Version,
-		GoVersion: runtime.Version(),
-		Started:   d.started,
-		Place:     d.counters.Place(),
-		Trace:     d.trace.running.Load() != nil,
-		Programs:  d.trace.running.Load().Programs(),
-		Clients:   clientMetrics(d.door.Stats()),
-		Engine:    d.engine.Stats(),
-		Cache:     d.engine.CacheStats(),
-		ACM:       d.acm.Stats(),
-		Groups:    d.acm.Groups(),
-	}
-	d.counters.Read(&s.Counts)
-	for _, ep := range d.engine.Endpoints() {
-		s.Endpoints = append(s.Endpoints, metricsEndpoint(ep, d.engine.EndpointCounters(ep)))
-	}
-	for _, p := range d.ports.list() {
-		s.Ports = append(s.Ports, metrics.Port{Device: p.id.device, Port: p.id.port, SA: p.Client.Stats()})
-	}
-	return s
-}
-
-func metricsEndpoint(ep *resolver.Endpoint, c resolver.Counters) metrics.Endpoint {
-	return metrics.Endpoint{
-		Device: ep.Device, Port: ep.Port.Num, PKey: ep.PKey.String(), Provider: ep.Provider,
-		GUID: ep.GID.GUID().String(), Counters: c,
-	}
-}
-
-func clientMetrics(s acmsock.Stats) metrics.Clients {
-	return metrics.Clients{
-		Open: s.Open, Pending: s.Pending, Accepted: s.Accepted, BytesIn: s.BytesIn, BytesOut: s.BytesOut,
-		Malformed: s.BodyErrors, Refused: s.Refused, Superseded: s.Superseded, Paused: s.Paused,
-		Rejected: byReason[acmsock.RejectReason](s.Rejected[:]),
-		Closed:   byReason[acmsock.CloseReason](s.Closed[:]),
-		Faults:   byReason[acmsock.Fault](s.Faults[:])[1:], // without FaultNone
-	}
-}
-
-// byReason gives counters by index the names of their indices.
-func byReason[R interface {
-	~uint8
-	fmt.Stringer
-}](counts []uint64) []metrics.Count {
-	list := make([]metrics.Count, len(counts))
-	for i, n := range counts {
-		list[i] = metrics.Count{Labels: []string{R(i).String()}, N: n}
-	}
-	return list
 }

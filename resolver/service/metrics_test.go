@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,11 +20,14 @@ import (
 	"acmd/mad/fabric"
 	"acmd/mad/transport"
 	"acmd/resolver/acmsock"
+	"acmd/resolver/fastpath"
+	"acmd/resolver/kernelnl"
+	"acmd/resolver/metrics"
 )
 
 // startEmbedded runs a daemon on an embedded fabric of 16 nodes, with its metrics
 // on a port that the kernel chooses unless opts say otherwise.
-func startEmbedded(t *testing.T, metrics string, opts ...string) (d *Daemon, f *fabric.Fabric) {
+func startEmbedded(t *testing.T, address string, opts ...string) (d *Daemon, f *fabric.Fabric) {
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "opts")
@@ -33,7 +37,7 @@ func startEmbedded(t *testing.T, metrics string, opts ...string) (d *Daemon, f *
 	}
 	d, err := Start(Options{
 		OptionsFile: file, AddressFile: filepath.Join(dir, "addr"), RunDir: dir, Fabric: "embedded:nodes=16",
-		Metrics: metrics, Version: "test", Getenv: func(string) string { return "" },
+		Metrics: address, Version: "test", Getenv: func(string) string { return "" },
 		Observe: func(of transport.Fabric) { f = of.(*fabric.Fabric) },
 	})
 	if err != nil {
@@ -190,5 +194,38 @@ func TestMetricsAddress(t *testing.T) {
 	c.Close()
 	if _, err := Start(Options{RunDir: t.TempDir(), Metrics: "nowhere", Getenv: func(string) string { return "" }}); err == nil || !strings.Contains(err.Error(), `"nowhere" is none of off, HOST:PORT, an absolute path`) {
 		t.Error(err)
+	}
+}
+
+// The state of the fast path in one word.
+func TestFastPathMetrics(t *testing.T) {
+	for want, st := range map[string]fastPathState{
+		"off":     {Setting: "off"},
+		"on":      {Setting: "kernel", State: fastpath.State{On: true}},
+		"stopped": {Setting: "kernel-all"},
+		"failed":  {Setting: "kernel", State: fastpath.State{Reason: "no privilege"}},
+	} {
+		if f := fastPathMetrics(st); f.State != want || f.Reason != st.Reason || !slices.Contains(metrics.FastPathStates[:], want) {
+			t.Errorf("%+v: %+v, want %s", st, f, want)
+		}
+	}
+}
+
+// Each request of the kernel is in one figure, and each answer.
+func TestNetlinkMetrics(t *testing.T) {
+	st := kernelnl.Stats{
+		Resolves: 1, IPResolves: 2, Malformed: 4, Unknown: 8, Answered: 16, Failed: 32, Expired: 64, Busy: 128,
+		Late: 256, SendErrors: 512, Rejected: 1024, Foreign: 2048, Control: 4096, Unreadable: 8192, Overruns: 3, Pending: 5,
+	}
+	n := netlinkMetrics(&st)
+	sum := func(list []metrics.Count) (s uint64) {
+		for _, c := range list {
+			s += c.N
+		}
+		return s
+	}
+	if sum(n.Requests) != 1+2+4+8 || sum(n.Responses) != 4+8+16+32+64+128 || sum(n.Unanswered) != 256+512+1024 ||
+		sum(n.Ignored) != 2048+4096+8192 || n.Overruns != 3 || n.Pending != 5 {
+		t.Errorf("%+v", n)
 	}
 }
