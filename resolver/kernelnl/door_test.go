@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"acmd/mad"
+	"acmd/mad/transport"
 	"acmd/resolver"
 	"acmd/resolver/kernelnl"
 	"acmd/resolver/kernelnl/kernelfake"
@@ -253,6 +254,44 @@ func TestIPResolve(t *testing.T) {
 		}
 		if s := l.d.Stats(); s.IPResolves != 5 || s.Answered != 3 || s.Failed != 2 || s.Hits != 1 {
 			t.Errorf("%+v", s)
+		}
+		l.clean()
+	})
+}
+
+// field case 65: a port goes down and comes back, and everybody reconnects. Without
+// a change the SA is not asked; with another LID it is asked once for each peer.
+func TestMassReconnect(t *testing.T) {
+	const peers, requests = 500, 10_000
+	bubble(t, nil, func(l *lab) {
+		for n := range peers {
+			if c := l.k.Resolve(ask(n + 2)); c.Wait() != kernelfake.Answered {
+				t.Fatalf("outcome %d", c.Outcome)
+			}
+		}
+		reconnect := func(lid mad.LID) (queries int) {
+			before := l.sa.queries()
+			l.change(func(p *transport.PortInfo) { p.State = mad.PortDown })
+			l.change(func(p *transport.PortInfo) { p.State, p.LID = mad.PortActive, lid })
+			calls := make([]*kernelfake.Call, 0, requests)
+			for i := range requests {
+				calls = append(calls, l.k.Resolve(ask(i%peers+2)))
+				if i%100 == 99 {
+					time.Sleep(10 * time.Millisecond) // in one second
+				}
+			}
+			for _, c := range calls {
+				if c.Wait() != kernelfake.Answered || c.Path.SLID() != lid || c.After > 100*time.Millisecond {
+					t.Fatalf("outcome %d after %v, SLID %v", c.Outcome, c.After, c.Path.SLID())
+				}
+			}
+			return l.sa.queries() - before
+		}
+		if n := reconnect(1); n != 0 {
+			t.Errorf("the same port: %d queries", n)
+		}
+		if n := reconnect(9); n != peers {
+			t.Errorf("another LID: %d queries for %d peers", n, peers)
 		}
 		l.clean()
 	})

@@ -38,6 +38,7 @@ type lab struct {
 	d    *kernelnl.Door
 	e    *resolver.Engine
 	sa   *scriptedSA
+	port *oneport
 	log  *logLines
 	host *hostnet.Static
 }
@@ -48,10 +49,12 @@ func bubble(t *testing.T, edit func(*resolver.Config, *kernelnl.Config), f func(
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		l := &lab{t: t, k: kernelfake.New(), sa: &scriptedSA{delay: 5 * time.Millisecond}, log: &logLines{}}
+		l.port = &oneport{port: transport.PortInfo{Num: 1, State: mad.PortActive, LID: 1, SMLID: 1, MTU: 5, Rate: 7,
+			GIDs: []mad.GID{gid(1)}, PKeys: []mad.PKey{0xffff}}}
 		l.host = &hostnet.Static{Addrs: []resolver.HostAddr{{IP: netip.MustParseAddr("10.9.0.1"), Ifname: "ib1", GID: gid(1), PKey: 0xffff}}}
 		log := slog.New(slog.NewTextHandler(l.log, nil))
 		rc := resolver.Config{
-			Fabric: oneport{}, Host: l.host, Log: log, AddrTimeout: resolver.Forever, RouteTimeout: resolver.Forever,
+			Fabric: l.port, Host: l.host, Log: log, AddrTimeout: resolver.Forever, RouteTimeout: resolver.Forever,
 			OpenSA: func(string, transport.PortInfo) (resolver.SA, error) { return l.sa, nil },
 		}
 		kc := kernelnl.Config{Log: log}
@@ -96,17 +99,29 @@ func ask(n int) kernelfake.Resolve {
 	return kernelfake.Resolve{Device: "sib1", Port: 1, DGID: gid(n), SGID: gid(1), PKey: 0xffff}
 }
 
-// oneport is a host with one active port, LID 1.
-type oneport struct{}
+// oneport is a host with one port, which tests change.
+type oneport struct {
+	mu   sync.Mutex
+	port transport.PortInfo
+}
 
-func (oneport) Name() string                               { return "one port" }
-func (oneport) Open(string, uint8) (transport.Port, error) { return nil, errors.New("not used") }
-func (oneport) Events() <-chan transport.Event             { return nil }
-func (oneport) Close() error                               { return nil }
-func (oneport) Devices() (list []transport.Device, err error) {
-	return []transport.Device{{Name: "sib1", NodeGUID: 1, Ports: []transport.PortInfo{{
-		Num: 1, State: mad.PortActive, LID: 1, SMLID: 1, MTU: 5, Rate: 7, GIDs: []mad.GID{gid(1)}, PKeys: []mad.PKey{0xffff},
-	}}}}, nil
+func (*oneport) Name() string                               { return "one port" }
+func (*oneport) Open(string, uint8) (transport.Port, error) { return nil, errors.New("not used") }
+func (*oneport) Events() <-chan transport.Event             { return nil }
+func (*oneport) Close() error                               { return nil }
+func (p *oneport) Devices() ([]transport.Device, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return []transport.Device{{Name: "sib1", NodeGUID: 1, Ports: []transport.PortInfo{p.port}}}, nil
+}
+
+// change changes the port and lets the engine see it.
+func (l *lab) change(f func(*transport.PortInfo)) {
+	l.port.mu.Lock()
+	f(&l.port.port)
+	l.port.mu.Unlock()
+	l.e.Kick()
+	synctest.Wait()
 }
 
 // scriptedSA answers after a delay that tests change; a delay of 0 is silence.
