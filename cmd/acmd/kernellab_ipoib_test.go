@@ -69,16 +69,8 @@ func ping(t *testing.T, ip netip.Addr) {
 // neighbour's address, and for one behind a gateway (field case 62).
 func TestIPoIBRequests(t *testing.T) {
 	ipoibNet(t)
-	var theirs mad.GID
-	b, err := os.ReadFile("/sys/class/infiniband/sib2/ports/1/gids/0")
-	if err == nil {
-		theirs, err = mad.ParseGID(string(b[:len(b)-1]))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 	hosts := filepath.Join(t.TempDir(), "hosts")
-	if err := os.WriteFile(hosts, []byte(fmt.Sprintf("%s %s\n", ipoibBehind, theirs)), 0o644); err != nil {
+	if err := os.WriteFile(hosts, fmt.Appendf(nil, "%s %s\n", ipoibBehind, kernellab.GID(t, "sib2")), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	l := startLab(t, longWait, "addr_preload acm_hosts", "addr_data_file "+hosts)

@@ -247,7 +247,11 @@ func TestKernelRequestForeign(t *testing.T) {
 	binary.NativeEndian.PutUint16(b[86:], 0x2004)
 	dst := l.info("sib2").GIDs[0]
 	copy(b[88:], dst[:])
-	to := &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: listenerPort(t)}
+	ports := listeners(t)
+	if len(ports) != 1 {
+		t.Fatalf("%d sockets listen to the kernel", len(ports))
+	}
+	to := &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: ports[0]}
 	for range 3 {
 		if err := unix.Sendto(fd, b, 0, to); err != nil {
 			t.Fatal(err)
@@ -260,8 +264,48 @@ func TestKernelRequestForeign(t *testing.T) {
 	}
 }
 
-// listenerPort finds the netlink port that listens to the kernel's path requests.
-func listenerPort(t *testing.T) uint32 {
+// field case 30: systemd has opened the socket, and the kernel asks before the
+// daemon runs. The request is answered, and there is no second socket.
+func TestKernelRequestPassedSocket(t *testing.T) {
+	kernellab.Need(t, kernellab.Softib)
+	patient, err := kernelnl.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := patient.SetWait(25 * time.Second); err != nil { // as long as the daemon may take to start
+		t.Fatal(err)
+	}
+	patient.Close()
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_RDMA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := os.NewFile(uintptr(fd), "rdma netlink")
+	defer socket.Close()
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: listenerGroups}); err != nil {
+		t.Fatal(err)
+	}
+	c := kernellab.OpenCM(t)
+	c.ResolveAddr(kernellab.GID(t, labSource), kernellab.GID(t, "sib2"), labService)
+	c.ResolveRoute(2 * time.Second)
+	l := activateLab(t, []*os.File{socket}, longWait)
+	if event, status := c.Event(); event != kernellab.CMRouteResolved {
+		t.Fatalf("event %d, status %d", event, status)
+	}
+	if s := l.counts(); s.Resolves != 1 || s.Answered != 1 {
+		t.Errorf("counters %+v", s)
+	}
+	l.same("sib2", c.Path(), l.serviceQuery("sib2"))
+	if ports := listeners(t); len(ports) != 1 {
+		t.Errorf("%d sockets listen to the kernel: %v", len(ports), ports)
+	}
+}
+
+// listenerGroups is the group of the kernel's path requests as a mask.
+const listenerGroups = 4
+
+// listeners finds the netlink ports that listen to the kernel's path requests.
+func listeners(t *testing.T) (ports []uint32) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/net/netlink") // sk Eth Pid Groups ...
 	if err != nil {
@@ -272,14 +316,15 @@ func listenerPort(t *testing.T) uint32 {
 		if len(f) < 4 || f[1] != strconv.Itoa(unix.NETLINK_RDMA) {
 			continue
 		}
-		if groups, err := strconv.ParseUint(f[3], 16, 32); err == nil && groups&4 != 0 {
-			port, err := strconv.ParseUint(f[2], 10, 32)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return uint32(port)
+		groups, err := strconv.ParseUint(f[3], 16, 32)
+		if err != nil || groups&listenerGroups == 0 {
+			continue
 		}
+		port, err := strconv.ParseUint(f[2], 10, 32)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ports = append(ports, uint32(port))
 	}
-	t.Fatalf("nobody listens:\n%s", b)
-	return 0
+	return ports
 }

@@ -52,6 +52,12 @@ type kernelLab struct {
 // options, and waits until it resolves.
 func startLab(t *testing.T, options ...string) *kernelLab {
 	t.Helper()
+	return activateLab(t, nil, options...)
+}
+
+// activateLab passes the daemon sockets as systemd does.
+func activateLab(t *testing.T, sockets []*os.File, options ...string) *kernelLab {
+	t.Helper()
 	kernellab.Need(t, kernellab.Softib, kernellab.IPoIB)
 	kernellab.Control(t, "clear")
 	kernellab.Plug(t, labSource)
@@ -65,7 +71,12 @@ func startLab(t *testing.T, options ...string) *kernelLab {
 		t.Fatal(err)
 	}
 	d := &daemon{dir: dir, out: &output{}, done: make(chan struct{})}
-	d.Cmd = exec.Command(labAcmd, "-P", "--fabric", "umad", "--run-dir", dir, "-O", opts, "-A", addr)
+	// The shell's process is the daemon's, which LISTEN_PID has to name.
+	d.Cmd = exec.Command("sh", "-c", `LISTEN_PID=$$ exec "$@"`, "sh",
+		labAcmd, "-P", "--fabric", "umad", "--run-dir", dir, "-O", opts, "-A", addr)
+	if len(sockets) > 0 {
+		d.Env, d.ExtraFiles = append(os.Environ(), fmt.Sprintf("LISTEN_FDS=%d", len(sockets))), sockets
+	}
 	d.Stdout, d.Stderr = d.out, d.out
 	if err := d.Start(); err != nil {
 		t.Fatal(err)

@@ -24,6 +24,7 @@ import (
 	"testing"
 	"time"
 
+	"acmd/mad"
 	"acmd/mad/sa"
 )
 
@@ -111,6 +112,20 @@ func WaitActive(t testing.TB, device string) {
 		b, err := os.ReadFile("/sys/class/infiniband/" + device + "/ports/1/state")
 		return err == nil && strings.HasPrefix(string(b), "4:")
 	})
+}
+
+// GID reads GID 0 of port 1 of a device.
+func GID(t testing.TB, device string) mad.GID {
+	t.Helper()
+	b, err := os.ReadFile("/sys/class/infiniband/" + device + "/ports/1/gids/0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := mad.ParseGID(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
 }
 
 // Plug puts a device back that was unplugged, and waits until it is up.
