@@ -76,12 +76,12 @@ kernel_tests() {
 	trap - EXIT
 	guest "mad/umad on InfiniBand" $least_umad --softib-args "hcas=8 switches=2" --opensm "-s 2" -t 200 \
 		-e ACMD_KERNEL_LAB=softib "$work/umad.test" -test.v -test.timeout 180s -test.run '^TestKernelSoftib' || bad=1
-	guest "mad/umad on soft RoCE" $least_rxe -t 60 \
-		-e ACMD_KERNEL_LAB=rxe "$work/umad.test" -test.v -test.timeout 40s -test.run '^TestKernelRXE' || bad=1
-	guest "acmd on InfiniBand" $least_acmd --softib --opensm "-s 2" -t 200 -f "$work/acmd" -f "$work/acmctl" \
-		-e ACMD_KERNEL_LAB=softib "$work/acmd.test" -test.v -test.timeout 170s -test.run '^TestKernel' || bad=1
-	guest "acmd on IPoIB" $least_ipoib --softib -m ib_ipoib --opensm "-s 2" -t 120 -f "$work/acmd" -f "$work/acmctl" \
-		-e ACMD_KERNEL_LAB=ipoib "$work/acmd.test" -test.v -test.timeout 90s -test.run '^TestIPoIB' || bad=1
+	guest "mad/umad on soft RoCE" $least_rxe -t 120 \
+		-e ACMD_KERNEL_LAB=rxe "$work/umad.test" -test.v -test.timeout 100s -test.run '^TestKernelRXE' || bad=1
+	guest "acmd on InfiniBand" $least_acmd --softib --opensm "-s 2" -t 420 -f "$work/acmd" -f "$work/acmctl" \
+		-e ACMD_KERNEL_LAB=softib "$work/acmd.test" -test.v -test.timeout 390s -test.run '^TestKernel' || bad=1
+	guest "acmd on IPoIB" $least_ipoib --softib -m ib_ipoib --opensm "-s 2" -t 200 -f "$work/acmd" -f "$work/acmctl" \
+		-e ACMD_KERNEL_LAB=ipoib "$work/acmd.test" -test.v -test.timeout 170s -test.run '^TestIPoIB' || bad=1
 	return $bad
 }
 
