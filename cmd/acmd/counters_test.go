@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +21,7 @@ import (
 	"acmd/mad/fabric"
 	"acmd/resolver"
 	"acmd/resolver/acmsock"
+	"acmd/resolver/control"
 )
 
 // pinned reads what a daemon has pinned.
@@ -174,5 +177,49 @@ func TestCountersExact(t *testing.T) {
 	d.end(t)
 	if after := pinned(t, bpf.PinDir(root, dir)); after.Totals != s.Totals || after.PID != 0 || after.Endpoints[1].Active {
 		t.Errorf("after a clean end: %v, pid %d, %+v", after.Totals, after.PID, after.Endpoints[1])
+	}
+}
+
+// Without any privilege everything works, counters end with the process, and the
+// log and the state say why.
+func TestCountersUnprivileged(t *testing.T) {
+	var user uint32 // whoever runs this is without privileges already
+	if os.Getuid() == 0 {
+		user = 65534
+	}
+	dir := t.TempDir()
+	for d := dir; d != os.TempDir(); d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bin := filepath.Join(dir, "acmd")
+	b, err := os.ReadFile("/proc/self/exe")
+	if err == nil {
+		err = os.WriteFile(bin, b, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := start(t, setup{dir: dir, program: bin, user: user})
+	if out := d.out.String(); !strings.Contains(out, "counters end with this process") || !strings.Contains(out, "in=memory") || !strings.Contains(out, "operation not permitted") {
+		t.Errorf("the log does not say where counters are:\n%s", out)
+	}
+	if err := resolve(t, d.sock()); err != nil {
+		t.Fatal(err)
+	}
+	c, err := acmsock.Dial(t.Context(), d.sock())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if row, err := c.Perf(t.Context(), 0); err != nil || row[bpf.CountResolve] != 1 {
+		t.Errorf("PERF_QUERY %v, %v", row, err)
+	}
+	var st struct {
+		Counters struct{ In, Dir, Reason string }
+	}
+	if err := control.NewClient(dir).Do(t.Context(), "GET", "state", nil, &st); err != nil || st.Counters.In != "memory" || st.Counters.Reason == "" {
+		t.Errorf("state %+v, %v", st, err)
 	}
 }

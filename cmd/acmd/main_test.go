@@ -76,6 +76,9 @@ type setup struct {
 	env    []string
 	files  []*os.File
 	fabric string
+
+	program string // "": this one
+	user    uint32 // 0: ours
 }
 
 // start runs acmd in the foreground and waits until it serves.
@@ -111,7 +114,13 @@ func launch(t *testing.T, s setup) *daemon {
 	}
 	args := append([]string{"-P", "-O", opts, "-A", filepath.Join(s.dir, "addr.cfg"), "--run-dir", s.dir, "--fabric", s.fabric}, s.args...)
 	d := &daemon{dir: s.dir, out: &output{}, done: make(chan struct{})}
-	d.Cmd = exec.Command(os.Args[0], args...)
+	if s.program == "" {
+		s.program = os.Args[0]
+	}
+	d.Cmd = exec.Command(s.program, args...)
+	if s.user != 0 {
+		d.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: s.user, Gid: s.user}}
+	}
 	d.Env = append(append(os.Environ(), beDaemon+"=1"), s.env...)
 	d.Stdout, d.Stderr, d.ExtraFiles = d.out, d.out, s.files
 	if err := d.Start(); err != nil {

@@ -278,6 +278,15 @@ func TestStockClients(t *testing.T) {
 			if status != 0 || !strings.Contains(out, fmt.Sprintf("%d of %d with a route", calls, calls)) {
 				t.Errorf("rdma_getaddrinfo: status %d\n%s", status, out)
 			}
+			// Every reply that the library has got is counted, and ib_acme says so.
+			after = s.engine.Totals()
+			if n := after[resolver.CounterResolve] - before[resolver.CounterResolve] - 50; n != calls {
+				t.Errorf("%d resolves counted, %d replies received", n, calls)
+			}
+			row := strings.ReplaceAll(strings.Trim(fmt.Sprint(after), "[]"), " ", ",")
+			if perf := acme("-P"); !strings.Contains(perf, ","+row+"\n") {
+				t.Errorf("-P: %s, want %s", perf, row)
+			}
 			if want := fmt.Sprintf("sgid fe80::10:5 dgid fe80::10:3 slid %d dlid %d pkey 0xffff mtu 4 rate 3", s.c, s.b); !strings.Contains(out, want) {
 				t.Errorf("rdma_getaddrinfo: no %q in\n%s", want, out)
 			}
