@@ -39,6 +39,10 @@ func (g GID) GUID() GUID { return GUID(binary.BigEndian.Uint64(g[8:])) }
 // IsZero reports whether all 16 bytes are zero, which means "not given".
 func (g GID) IsZero() bool { return g == GID{} }
 
+// DefaultPrefix is the subnet prefix that every port has before a subnet manager
+// gives it another, and that stays valid beside that one (IBTA vol. 1, 4.1.1).
+const DefaultPrefix uint64 = 0xfe80000000000000
+
 // IsMulticast reports whether the GID names a multicast group.
 func (g GID) IsMulticast() bool { return g[0] == 0xff }
 

@@ -68,6 +68,9 @@ func (e *Engine) publish(f *flight, r *Resolution) bool {
 		}
 		return true
 	}
+	if e.isForgotten(addSaturated(asked, int64(e.cfg.NegativeTimeout))) {
+		return true // something came into service meanwhile
+	}
 	now := e.Now()
 	var rec [64]byte
 	rec[negativeStep] = uint8(r.Step)

@@ -55,7 +55,8 @@ type RouteSource interface {
 //	Done() <-chan struct{}
 //
 // is opened anew when that channel is closed: its device went, though it may be
-// back by the time that anybody looks.
+// back by the time that anybody looks. One that is an [Informer] also passes on
+// what the SM tells by itself.
 type SA interface {
 	// Path asks for one path. done is called exactly once, from any goroutine,
 	// possibly before Path returns. rec is copied.
@@ -146,6 +147,10 @@ type Config struct {
 	// the first time inside New; they must not call SetAddresses.
 	OnTopology func([]*Endpoint)
 	OnEvent    func(transport.Event)
+	// OnNotice is told each notice of the SM, after the engine acted on it. It runs
+	// on a goroutine of the SA client and must not block; the notice is valid during
+	// the call.
+	OnNotice func(device string, port uint8, n *sa.Notice)
 }
 
 func (c *Config) setDefaults() {

@@ -97,11 +97,14 @@ type Stats struct {
 	RefreshDropped uint64 // due, but over the rate; a later hit tries again
 	Negative       uint64 // failures remembered
 	SourceAsks     uint64 // questions to the host's routing
+	Notices        uint64 // told by the SM
+	NoticeDrops    uint64 // paths dropped for them
 }
 
 type engineStats struct {
 	started, joined, refused, late, voided, routeAsks, routeShared atomic.Uint64
 	refreshes, refreshDropped, negative, sourceAsks                atomic.Uint64
+	notices, noticeDrops                                           atomic.Uint64
 }
 
 // Stats returns a snapshot of the engine's own figures.
@@ -111,7 +114,7 @@ func (e *Engine) Stats() Stats {
 		Started: s.started.Load(), Joined: s.joined.Load(), Refused: s.refused.Load(), LateWaiters: s.late.Load(),
 		Voided: s.voided.Load(), RouteAsks: s.routeAsks.Load(), RouteShared: s.routeShared.Load(),
 		Refreshes: s.refreshes.Load(), RefreshDropped: s.refreshDropped.Load(), Negative: s.negative.Load(),
-		SourceAsks: s.sourceAsks.Load(),
+		SourceAsks: s.sourceAsks.Load(), Notices: s.notices.Load(), NoticeDrops: s.noticeDrops.Load(),
 	}
 	e.flights.mu.Lock()
 	out.Flights, out.Waiters = e.flights.inFlight, e.flights.waiting

@@ -343,7 +343,7 @@ func (e *Engine) join(t *topology, f *flight, w *waiter, tg *target, now int64, 
 	switch {
 	case f.q.NoDelay:
 		verdict(StatusNoData, errNoDelay)
-	case cur.shun > now && !w.own:
+	case cur.shun > now && !w.own && !e.isForgotten(cur.shun):
 		verdict(StatusTimedOut, errRemembered[cur.mark.Load()])
 	case ft.waiting >= e.cfg.MaxWaiters:
 		e.stats.refused.Add(1)

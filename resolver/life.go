@@ -91,6 +91,7 @@ func (e *Engine) openPort(p *portState, dev *transport.Device) error {
 			return fmt.Errorf("open for SA: %w", err)
 		}
 		p.sa = c
+		e.inform(p)
 	}
 	if p.port != nil {
 		return nil

@@ -167,7 +167,7 @@ func (e *Engine) answerNow(t *topology, q *Query, tg *target, now int64, a *Answ
 	}
 	stale := m.Refresh <= tg.ev.port.state.staleUntil.Load()
 	if m.Status != 0 {
-		if stale {
+		if stale || e.isForgotten(m.Deadline) {
 			return false // what failed before the event deserves another try
 		}
 		a.remembered(Status(m.Status), q.NoDelay)

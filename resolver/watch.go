@@ -121,13 +121,9 @@ func (e *Engine) portEvent(ev transport.Event) {
 	if ev.Type == transport.EventReregister {
 		// The SM lost state, or this port is new to it. Known paths are served
 		// and looked up again by and by; failures are forgotten (field cases 9, 26).
-		e.markStale(p)
-		if e.refreshAge == int64(Forever) {
-			for _, drop := range e.scopeDrops(p) {
-				drop() // nothing would look at them again
-			}
-			e.settle()
-		}
+		e.doubtPort(p)
+		e.settle()
+		reregister(p.sa)
 		if p.port != nil {
 			p.port.HandleEvent(ev.Type)
 		}

@@ -38,7 +38,7 @@ const (
 )
 
 // DefaultPrefix is the subnet prefix that a fabric has unless told otherwise.
-const DefaultPrefix uint64 = 0xfe80000000000000
+const DefaultPrefix = mad.DefaultPrefix
 
 // Config describes a fabric. The zero value of every field but Nodes stands for
 // the default that its comment gives.

@@ -15,8 +15,6 @@ import (
 const (
 	nodeTypeCA = 1
 	pkeyCount  = 32
-
-	defaultPrefix uint64 = 0xfe80000000000000
 )
 
 // nodeInfo is what is used of NodeInfo.
@@ -43,7 +41,7 @@ func parsePortInfo(n nodeInfo, d, keys *controlData) transport.PortInfo {
 	be := binary.BigEndian
 	prefix := be.Uint64(d[8:])
 	if prefix == 0 {
-		prefix = defaultPrefix // not configured by a subnet manager yet
+		prefix = mad.DefaultPrefix // not configured by a subnet manager yet
 	}
 	p := transport.PortInfo{
 		Num:           portNumber,

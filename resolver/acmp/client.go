@@ -5,6 +5,7 @@ package acmp
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	madsa "acmd/mad/sa"
 	"acmd/mad/transport"
@@ -16,7 +17,10 @@ import (
 // wants one: results by value, errors as the engine's kinds.
 type EngineSA struct{ Client *sa.Client }
 
-var _ resolver.SA = EngineSA{}
+var (
+	_ resolver.SA       = EngineSA{}
+	_ resolver.Informer = EngineSA{}
+)
 
 // Path implements resolver.SA.
 func (e EngineSA) Path(mask madsa.ComponentMask, rec *madsa.PathRecord, done func(resolver.SAResult)) {
@@ -32,6 +36,14 @@ func (e EngineSA) Path(mask madsa.ComponentMask, rec *madsa.PathRecord, done fun
 
 // Update implements resolver.SA.
 func (e EngineSA) Update(info transport.PortInfo) { e.Client.Update(info) }
+
+// Inform implements resolver.Informer. A client that has ended tells nothing.
+func (e EngineSA) Inform(notice func(*madsa.Notice), state func(subscribed bool, gap time.Duration)) {
+	_ = e.Client.Subscribe(sa.Subscription{Traps: resolver.Traps, Notice: notice, State: state})
+}
+
+// Reregister implements resolver.Informer.
+func (e EngineSA) Reregister() { e.Client.Reregister() }
 
 // Close implements resolver.SA.
 func (e EngineSA) Close() { e.Client.Close() }

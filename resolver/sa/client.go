@@ -17,7 +17,7 @@ import (
 )
 
 // Client is the SA client and owner of one port. Path, Do, Handle, Post, Update,
-// Stats, Info, Caps, Done, Err and Close are safe for concurrent use; SendTo,
+// Subscribe, Reregister, Stats, Info, Caps, Done, Err and Close are safe for concurrent use; SendTo,
 // Reply, Start and Stop belong to the owner goroutine, that is, to callbacks.
 type Client struct {
 	port transport.Port
@@ -78,6 +78,7 @@ type Client struct {
 	pause    time.Duration        // after a passing fault of Recv
 	result   Result               // handed to callbacks
 	warned   map[string]time.Time // log lines by kind, for their rate
+	notices  notices              // the subscription to them
 }
 
 // Batch sizes. More than the largest automatic window is of no use.

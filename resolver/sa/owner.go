@@ -254,6 +254,9 @@ func (c *Client) end(err error) {
 	in, posts, hooks := c.inbox, c.posts, c.atEnd
 	c.inbox, c.posts, c.spare, c.atEnd = list{}, nil, nil, nil
 	c.mu.Unlock()
+	if errors.Is(err, ErrClosed) {
+		c.unsubscribe()
+	}
 	slots := append(c.in, c.out...)
 	c.in, c.out, c.nout = nil, nil, 0 // SendTo is over
 

@@ -96,7 +96,7 @@ func (c *Client) answer(s *ring.Slot) {
 		c.count.noRecords.Add(1)
 		c.alive()
 		f.norecs++
-		c.later(f, s, f.interval(0), f.norecs <= f.norecsN)
+		c.later(f, s, f.interval(0), f.norecs <= f.norecsN && !c.isGone(f))
 	default:
 		c.count.errors.Add(1)
 		c.alive()

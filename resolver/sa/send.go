@@ -88,16 +88,21 @@ func (c *Client) try(f *flight) {
 	c.limit.note(c.now)
 	s := c.slot(f)
 	h, m := s.Header(), s.MAD()
-	h.SetLID(f.lid)
-	h.SetSL(c.cur.SMSL)
-	h.SetQPN(mad.QP1)
-	h.SetQKey(mad.WellKnownQKey)
-	h.SetPKeyIndex(c.pkey)
+	c.address(h)
 	h.SetTimeoutMS(uint32((f.gap + int64(time.Millisecond) - 1) / int64(time.Millisecond)))
 	madsa.Init(m, f.method, f.attr, f.mask)
 	m.SetAttrMod(f.mod)
 	m.SetTID(mad.TID(f.tid))
 	copy(m[madsa.DataOffset:], f.data[:f.size])
+}
+
+// address names the SA as the destination.
+func (c *Client) address(h *mad.UserHeader) {
+	h.SetLID(c.cur.SMLID)
+	h.SetSL(c.cur.SMSL)
+	h.SetQPN(mad.QP1)
+	h.SetQKey(mad.WellKnownQKey)
+	h.SetPKeyIndex(c.pkey)
 }
 
 // slot returns the next send slot, header cleared.

@@ -39,14 +39,18 @@ func (c *Client) noSM() error {
 // has moved would wait out its gap for nothing; it is asked again at the new
 // place, spread, as every other node does the same now.
 func (c *Client) retarget(info *transport.PortInfo) {
-	old := c.cur
+	old, was := c.cur, c.reachable()
 	c.cur, c.pkey = info, info.SAPKeyIndex()
 	c.hold = 0
 	if !c.reachable() {
+		c.unheld() // the SM drops what a port that went down had
 		for f := c.queue.pop(); f != nil; f = c.queue.pop() {
 			c.fail(f, c.noSM())
 		}
 		return
+	}
+	if !was || old.SMLID != info.SMLID || old.LID != info.LID {
+		c.renew(true)
 	}
 	if old.SMLID == info.SMLID {
 		return

@@ -31,6 +31,12 @@ type Stats struct {
 	RecvErrors uint64 // passing faults of receive
 	Suspects   uint64 // calls of Config.Suspect
 
+	Subscribed      int    // traps that the SM reports to this port, as far as we know
+	SubscribeErrors uint64 // subscriptions that the SM did not take
+	Reports         uint64 // notices taken
+	ReportsForeign  uint64 // Reports that were not the SM's
+	ReportsOver     uint64 // Reports beyond what is taken in a second
+
 	Outstanding int // flights in the window
 	Window      int // its size now
 	Queued      int // flights in hand beyond the window
@@ -41,7 +47,8 @@ type counters struct {
 	queries, refused, sent, retries, answers, failures, timeouts, busy, ok, noRecords,
 	errors, noSA, mismatched, stray, malformed, unhandled, datagrams, sendErrors,
 	recvErrors, suspects counter
-	outstanding, window atomic.Int64
+	subscribeErrors, reports, reportsForeign, reportsOver atomic.Uint64
+	outstanding, window, subscribed atomic.Int64
 }
 
 // counter counts for the client and, beyond its life, for the service.
@@ -83,6 +90,8 @@ func (c *Client) Stats() Stats {
 		Malformed: n.malformed.Load(), Unhandled: n.unhandled.Load(),
 		Datagrams: n.datagrams.Load(), SendErrors: n.sendErrors.Load(),
 		RecvErrors: n.recvErrors.Load(), Suspects: n.suspects.Load(),
+		Subscribed: int(n.subscribed.Load()), SubscribeErrors: n.subscribeErrors.Load(), Reports: n.reports.Load(),
+		ReportsForeign: n.reportsForeign.Load(), ReportsOver: n.reportsOver.Load(),
 		Outstanding: int(n.outstanding.Load()), Window: int(n.window.Load()),
 	}
 	s.Queued = max(int(c.pending.Load())-s.Outstanding, 0)
