@@ -106,8 +106,18 @@ func TestOpenSM(t *testing.T) {
 	in.SetTrap(65)
 	in.SetQPNTime(1, 19)
 	in.SetProducer(0xffffff)
+	// What tells whether the SA knows a subscription: records of ours, or none.
+	var known [64]byte
+	copy(known[:], info.GIDs[0][:])
+	subs := &sa.Query{Method: mad.MethodGetTable, Attr: madsa.AttrInformInfoRecord, Mask: 1, Data: known[:]}
+	if r = do(t, c, subs); r.Err == nil && len(r.Message) >= madsa.DataOffset+64 || r.Err != nil && !errors.Is(r.Err, sa.ErrNoRecords) {
+		t.Errorf("subscriptions before: %d bytes, %v", len(r.Message), r.Err)
+	}
 	if r = do(t, c, &sa.Query{Method: mad.MethodSet, Attr: madsa.AttrInformInfo, Data: in[:]}); r.Err != nil {
 		t.Errorf("InformInfo: %v", r.Err)
+	}
+	if r = do(t, c, subs); r.Err != nil || len(r.Message) < madsa.DataOffset+64 || mad.GID(r.Message[madsa.DataOffset:][:16]) != info.GIDs[0] {
+		t.Errorf("subscriptions after: %d bytes, %v", len(r.Message), r.Err)
 	}
 
 	// What a node without an SA answers, or does not.

@@ -49,6 +49,7 @@ type notices struct {
 	began  int64 // when the last round began
 	failed int64 // since when tries fail, 0: they do not
 	said   bool  // this outage was logged
+	doubt  bool  // the SA was silent, or there was none
 
 	gone    map[mad.GUID]struct{} // ports out of service
 	second  int64                 // start of the second in which reports are counted
@@ -192,6 +193,7 @@ func (c *Client) isHeld() {
 		return
 	}
 	n.held = true
+	c.count.subscriptions.Add(1)
 	c.count.subscribed.Store(int64(len(n.sub.Traps)))
 	n.sub.State(true, time.Duration(c.now-n.lost))
 }
@@ -246,6 +248,21 @@ func (c *Client) verified(r *Result) {
 		c.timers.set(&n.timer, c.now+int64(verifyEvery)+c.rnd.Int64N(int64(verifyEvery)/4))
 	default:
 		c.renew(r.Err == nil || errors.Is(r.Err, ErrNoRecords))
+	}
+}
+
+// doubtSubscription notes that the SA was away: when it answers again it may be
+// another one, or have forgotten all.
+func (c *Client) doubtSubscription() { c.notices.doubt = true }
+
+// askIfDoubted has an SA that is back asked whether it still knows us.
+func (c *Client) askIfDoubted() {
+	n := &c.notices
+	if !n.doubt {
+		return
+	}
+	if n.doubt = false; n.held && !n.asking {
+		c.timers.set(&n.timer, c.now+c.rnd.Int64N(int64(renewSpread)))
 	}
 }
 

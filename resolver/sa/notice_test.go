@@ -65,7 +65,7 @@ func onReports(t *testing.T, script func(*scriptPort, *sent) error, test func(*t
 		p := newPort(t, script)
 		p.caps = transport.Caps{Reports: true, QPN: mad.QP1}
 		var log bytes.Buffer
-		c := Open(p, activeInfo(), Config{}, slog.New(slog.NewTextHandler(&log, nil)))
+		c := Open(p, activeInfo(), Config{Retries: 3, RetryNoRecords: 1}, slog.New(slog.NewTextHandler(&log, nil)))
 		l := &listener{}
 		if err := c.Subscribe(l.subscription(allTraps...)); err != nil {
 			t.Fatal(err)
@@ -408,7 +408,6 @@ func TestGoneIsBelieved(t *testing.T) {
 		return accept(p, s)
 	}
 	onReports(t, script, func(t *testing.T, p *scriptPort, c *Client, l *listener, _ *bytes.Buffer) {
-		c.cfg.RetryNoRecords, c.cfg.Retries = 1, 3
 		time.Sleep(3 * time.Second)
 		took := func(n int) time.Duration {
 			begin := time.Now()

@@ -113,6 +113,7 @@ func isNoSA(s mad.Status) bool {
 // alive notes that the SA answers.
 func (c *Client) alive() {
 	c.inARow, c.answered = 0, c.now
+	c.askIfDoubted()
 	if c.auto() && c.window < AutoWindow {
 		c.window++
 		c.count.window.Store(int64(c.window))

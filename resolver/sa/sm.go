@@ -11,6 +11,7 @@ import (
 
 // doubt asks for the port's attributes and gives the answer a moment.
 func (c *Client) doubt() {
+	c.doubtSubscription()
 	if c.cfg.Suspect == nil || c.now < c.suspect {
 		return
 	}

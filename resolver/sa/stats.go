@@ -32,6 +32,7 @@ type Stats struct {
 	Suspects   uint64 // calls of Config.Suspect
 
 	Subscribed      int    // traps that the SM reports to this port, as far as we know
+	Subscriptions   uint64 // times that the whole subscription was made
 	SubscribeErrors uint64 // subscriptions that the SM did not take
 	Reports         uint64 // notices taken
 	ReportsForeign  uint64 // Reports that were not the SM's
@@ -47,8 +48,8 @@ type counters struct {
 	queries, refused, sent, retries, answers, failures, timeouts, busy, ok, noRecords,
 	errors, noSA, mismatched, stray, malformed, unhandled, datagrams, sendErrors,
 	recvErrors, suspects counter
-	subscribeErrors, reports, reportsForeign, reportsOver atomic.Uint64
-	outstanding, window, subscribed atomic.Int64
+	subscriptions, subscribeErrors, reports, reportsForeign, reportsOver atomic.Uint64
+	outstanding, window, subscribed                                      atomic.Int64
 }
 
 // counter counts for the client and, beyond its life, for the service.
@@ -90,7 +91,7 @@ func (c *Client) Stats() Stats {
 		Malformed: n.malformed.Load(), Unhandled: n.unhandled.Load(),
 		Datagrams: n.datagrams.Load(), SendErrors: n.sendErrors.Load(),
 		RecvErrors: n.recvErrors.Load(), Suspects: n.suspects.Load(),
-		Subscribed: int(n.subscribed.Load()), SubscribeErrors: n.subscribeErrors.Load(), Reports: n.reports.Load(),
+		Subscribed: int(n.subscribed.Load()), Subscriptions: n.subscriptions.Load(), SubscribeErrors: n.subscribeErrors.Load(), Reports: n.reports.Load(),
 		ReportsForeign: n.reportsForeign.Load(), ReportsOver: n.reportsOver.Load(),
 		Outstanding: int(n.outstanding.Load()), Window: int(n.window.Load()),
 	}

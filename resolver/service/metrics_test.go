@@ -147,6 +147,12 @@ func TestMetricsEqualPerf(t *testing.T) {
 func TestScrapeIsQuiet(t *testing.T) {
 	d, f := startEmbedded(t, "127.0.0.1:0", "poll_interval 3600000")
 	scrape(t, d)
+	// The daemon subscribes to notices within its first second.
+	for end := time.Now().Add(time.Minute); d.ports.list()[0].Client.Stats().Subscriptions == 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("no subscription")
+		}
+	}
 	before := f.Stats()
 	fastest := time.Hour
 	for range 50 {

@@ -24,13 +24,15 @@ type Fabric struct {
 	Ibsim    *Process
 	OpenSM   *Process // nil before StartSM
 
-	smHost string
-	smArgs []string
-	lids   map[mad.GUID]mad.LID
+	console *os.File // writing end of the simulator's standard input, nil without one
+	smHost  string
+	smArgs  []string
+	lids    map[mad.GUID]mad.LID
 }
 
 type fabricConfig struct {
 	remote     bool
+	console    bool
 	noSM       bool
 	sockName   string
 	smHost     string
@@ -42,6 +44,10 @@ type FabricOption func(*fabricConfig)
 
 // Remote runs the simulator on UDP sockets instead of abstract unix sockets.
 func Remote() FabricOption { return func(c *fabricConfig) { c.remote = true } }
+
+// Console lets the test change the fabric with [Fabric.Command]. Without it the
+// simulator reads nothing.
+func Console() FabricOption { return func(c *fabricConfig) { c.console = true } }
 
 // SockName gives the simulator's sockets a name, to start one in another's place.
 func SockName(name string) FabricOption { return func(c *fabricConfig) { c.sockName = name } }
@@ -97,15 +103,26 @@ func shortDir(t testing.TB) string {
 func (f *Fabric) startIbsim(t testing.TB, c *fabricConfig) {
 	t.Helper()
 	args := []string{"-s", "-n", "netlist"}
+	var stdin *os.File
+	if c.console {
+		args = []string{"-s", "netlist"}
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		stdin, f.console = r, w
+		defer r.Close()
+		t.Cleanup(func() { w.Close() })
+	}
 	if !c.remote {
 		f.SockName = c.sockName
-		f.Ibsim = start(t, f.Dir, []string{"IBSIM_SOCKNAME=" + f.SockName}, nil, find("ibsim"), args...)
+		f.Ibsim = startReading(t, stdin, f.Dir, []string{"IBSIM_SOCKNAME=" + f.SockName}, nil, find("ibsim"), args...)
 		waitFor(t, f.Ibsim, "ibsim", func() bool { return contains(f.Ibsim.Log, "simulator ready") })
 		return
 	}
 	port := freePorts(t)
 	f.Remote = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	f.Ibsim = start(t, f.Dir, nil, nil, find("ibsim"), append([]string{"-r", "-l", strconv.Itoa(port)}, args...)...)
+	f.Ibsim = startReading(t, stdin, f.Dir, nil, nil, find("ibsim"), append([]string{"-r", "-l", strconv.Itoa(port)}, args...)...)
 	waitFor(t, f.Ibsim, "ibsim", func() bool { return contains(f.Ibsim.Log, "simulator ready") })
 }
 
@@ -141,19 +158,39 @@ func (f *Fabric) env(node string) []string {
 	return append(e, "IBSIM_SERVER_NAME="+host, "IBSIM_SERVER_PORT="+port)
 }
 
-// StartSM runs OpenSM and waits for its first sweep; StartFabric has done it
-// unless told otherwise.
-func (f *Fabric) StartSM(t testing.TB) {
+// Command gives the simulator a command of its console, such as `Unlink "node-b"`.
+// It is carried out soon after.
+func (f *Fabric) Command(t testing.TB, line string) {
 	t.Helper()
-	dir := filepath.Join(f.Dir, "sm")
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	if _, err := fmt.Fprintln(f.console, line); err != nil {
+		t.Fatalf("ibsim console: %v", err)
+	}
+}
+
+// runSM starts OpenSM on a node, with files of its own.
+func (f *Fabric) runSM(t testing.TB, node string, extra ...string) (p *Process, dir, log string) {
+	t.Helper()
+	dir, err := os.MkdirTemp(f.Dir, "sm")
+	if err != nil {
 		t.Fatal(err)
 	}
-	log := filepath.Join(dir, "opensm-own.log")
+	log = filepath.Join(dir, "opensm-own.log")
 	// -d 2 writes each line of the log at once: it says when the sweep is over.
-	args := append([]string{"-f", log, "-d", "2", "--dump_files_dir", dir, "-e", "-s", "0"}, f.smArgs...)
-	env := append(f.env(f.smHost), "OSM_CACHE_DIR="+dir, "OSM_TMP_DIR="+dir)
-	f.OpenSM = start(t, dir, env, []string{log}, find("opensm"), args...)
+	args := append([]string{"-f", log, "-d", "2", "--dump_files_dir", dir, "-e"}, extra...)
+	env := append(f.env(node), "OSM_CACHE_DIR="+dir, "OSM_TMP_DIR="+dir)
+	return start(t, dir, env, []string{log}, find("opensm"), args...), dir, log
+}
+
+// StartSM runs OpenSM and waits for its first sweep; StartFabric has done it
+// unless told otherwise. It may be called again when the first has ended.
+func (f *Fabric) StartSM(t testing.TB) { t.Helper(); f.StartSMOn(t, f.smHost) }
+
+// StartSMOn is StartSM on another node. Two at a time do not work reliably: umad2sim
+// has no time-outs, so that each waits for ever for what the other did not take.
+func (f *Fabric) StartSMOn(t testing.TB, node string) {
+	t.Helper()
+	p, dir, log := f.runSM(t, node, append([]string{"-s", "0"}, f.smArgs...)...)
+	f.OpenSM = p
 	waitFor(t, f.OpenSM, "first sweep", func() bool { return contains(log, "SUBNET UP") })
 	waitFor(t, f.OpenSM, "guid2lid", func() bool {
 		lids, err := readGUID2LID(filepath.Join(dir, "guid2lid"))

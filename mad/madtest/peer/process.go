@@ -49,6 +49,12 @@ func (p *Process) Wait(t testing.TB, what string, ready func() bool) {
 // shown with it when the test has failed.
 func start(t testing.TB, dir string, env []string, extraLogs []string, name string, args ...string) *Process {
 	t.Helper()
+	return startReading(t, nil, dir, env, extraLogs, name, args...)
+}
+
+// startReading is start with a standard input, which stays the caller's.
+func startReading(t testing.TB, stdin *os.File, dir string, env []string, extraLogs []string, name string, args ...string) *Process {
+	t.Helper()
 	p := &Process{Name: filepath.Base(name), Log: filepath.Join(dir, filepath.Base(name)+".log"), done: make(chan struct{})}
 	log, err := os.Create(p.Log)
 	if err != nil {
@@ -58,6 +64,9 @@ func start(t testing.TB, dir string, env []string, extraLogs []string, name stri
 	p.cmd = exec.Command(name, args...)
 	p.cmd.Dir, p.cmd.Env = dir, append(os.Environ(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
+	if stdin != nil {
+		p.cmd.Stdin = stdin
+	}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGTERM}
 
 	started := make(chan error)
