@@ -33,6 +33,8 @@ type Options struct {
 	// Observe, if set, is called once with the fabric that Fabric names, before
 	// anything is asked on it: a harness counts there what really goes out.
 	Observe func(transport.Fabric)
+	// tune, if set, changes what the settings say about the engine; for tests.
+	tune func(*resolver.Config)
 }
 
 func (o *Options) setDefaults() {

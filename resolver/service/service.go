@@ -166,6 +166,9 @@ func (d *Daemon) startEngine(s *config.Settings) (err error) {
 	cfg.Mirror = d.newFastPath(s)
 	cfg.OnEvent = d.acm.Event
 	cfg.Addresses = d.addresses(s)
+	if d.opts.tune != nil {
+		d.opts.tune(&cfg)
+	}
 	if d.engine, err = resolver.New(cfg); err != nil {
 		return err
 	}
