@@ -27,6 +27,7 @@ var comparisons = []struct {
 	{"multicast", (*bench).multicast},
 	{"storm", (*bench).storm},
 	{"dead", (*bench).dead},
+	{"hostile", (*bench).hostile},
 	{"start", (*bench).start},
 	{"gobench", (*bench).gobench},
 	{"machine", (*bench).machine},

@@ -16,6 +16,7 @@ import (
 	"acmd/mad"
 	"acmd/mad/madtest/peer"
 	"acmd/mad/transport"
+	"acmd/mad/verbs"
 	"acmd/resolver/acmp"
 	"acmd/resolver/control"
 )
@@ -113,6 +114,9 @@ type state struct {
 		PKey   string `json:"pkey"`
 		Joined bool   `json:"joined"`
 	} `json:"groups"`
+	Ports []struct {
+		Queues verbs.Stats `json:"queue_pairs"`
+	} `json:"ports"`
 }
 
 func (s *speaker) state(t *testing.T) (st state) {

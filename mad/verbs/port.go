@@ -39,27 +39,19 @@ type Port struct {
 	stats counters
 }
 
-var _ transport.Port = (*Port)(nil)
+var (
+	_ transport.Port = (*Port)(nil)
+	_ Counted        = (*Port)(nil)
+)
 
 type counters struct {
-	received, sent, recvErrors, sendErrors, stale, resets, full atomic.Uint64
+	received, sent, foreign, recvErrors, sendErrors, stale, resets, full atomic.Uint64
 }
 
-// Stats counts what a port's queue pairs did, in datagrams but for Resets.
-type Stats struct {
-	Received   uint64
-	Sent       uint64
-	RecvErrors uint64 // receive buffers that came back with an error
-	SendErrors uint64 // sends that came back with an error
-	Stale      uint64 // completions from before a reset
-	Resets     uint64 // queue pairs taken out of an error state
-	Full       uint64 // sends refused as the queue stayed full
-}
-
-// Stats returns the counters.
+// Stats implements [Counted].
 func (p *Port) Stats() Stats {
 	c := &p.stats
-	return Stats{Received: c.received.Load(), Sent: c.sent.Load(), RecvErrors: c.recvErrors.Load(),
+	return Stats{Received: c.received.Load(), Sent: c.sent.Load(), Foreign: c.foreign.Load(), RecvErrors: c.recvErrors.Load(),
 		SendErrors: c.sendErrors.Load(), Stale: c.stale.Load(), Resets: c.resets.Load(), Full: c.full.Load()}
 }
 

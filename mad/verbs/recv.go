@@ -117,6 +117,13 @@ func (p *Port) take(wc *C.struct_ibv_wc, slot **ring.Slot) bool {
 		return false
 	}
 	s := q.rx[place]
+	if s.MAD().Class() != mad.ClassACM {
+		// Nothing else is for a queue pair. What a neighbour sends there must never
+		// be taken for an answer of the SA, which comes by the wrapped port.
+		p.stats.foreign.Add(1)
+		q.later(place)
+		return false
+	}
 	settle(s, wc, q.pkey)
 	q.rx[place], *slot = *slot, s
 	q.later(place)

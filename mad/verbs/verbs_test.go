@@ -260,13 +260,21 @@ func TestLengths(t *testing.T) {
 	l.join()
 	in := l.slots(1)
 	defer func() { release(in) }()
-	for _, n := range []int{0, 24, 255} {
+	for _, n := range []int{2, 24, 255} {
 		if err := l.peer.Send(request(1)[:n], l.inner.LID(0, 1), l.port.caps.QPN, mad.GID{}); err != nil {
 			t.Fatal(err)
 		}
 		l.recv(in)
 		if got := int(in[0].Header().Length()); got != mad.UserHeaderSize+n {
 			t.Errorf("length %d for %d bytes", got, n)
+		}
+	}
+	// What is not of the ACM class is dropped here: an SA's answer most of all.
+	for _, class := range []uint8{mad.ClassSA, mad.ClassPerf, 0} {
+		m := *request(1)
+		m[1] = class
+		if err := l.peer.Send(m[:], l.inner.LID(0, 1), l.port.caps.QPN, mad.GID{}); err != nil {
+			t.Fatal(err)
 		}
 	}
 	long := append(request(1)[:], 0) // no buffer is large enough: the adapter drops it
@@ -278,6 +286,9 @@ func TestLengths(t *testing.T) {
 	}
 	if l.recv(in); in[0].MAD().TID() != 9 {
 		t.Errorf("TID %v", in[0].MAD().TID())
+	}
+	if n := l.port.Stats().Foreign; n != 3 {
+		t.Errorf("%d foreign datagrams", n)
 	}
 }
 

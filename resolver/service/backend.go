@@ -116,6 +116,7 @@ func (d *Daemon) State() any {
 		Device string `json:"device"`
 		Port   uint8  `json:"port"`
 		SA     any    `json:"sa"`
+		Queues any    `json:"queue_pairs,omitempty"`
 	}
 	type group struct {
 		Device string  `json:"device"`
@@ -135,7 +136,7 @@ func (d *Daemon) State() any {
 		eps = append(eps, e)
 	}
 	for _, p := range d.ports.list() {
-		ports = append(ports, port{p.id.device, p.id.port, p.Client.Stats()})
+		ports = append(ports, port{p.id.device, p.id.port, p.Client.Stats(), p.queuePairs()})
 	}
 	groups := []group{}
 	for _, g := range d.acm.Groups() {

@@ -10,6 +10,7 @@ import (
 
 	"acmd/bpf"
 	"acmd/mad/transport"
+	"acmd/mad/verbs"
 	"acmd/resolver"
 	"acmd/resolver/acmp"
 	"acmd/resolver/acmsock"
@@ -52,6 +53,7 @@ func (t *portTable) open(device string, info transport.PortInfo) (resolver.SA, e
 	cfg.Counters = t.counters.Shard()
 	client := saclient.Open(p, info, cfg, log)
 	s := &saPort{EngineSA: acmp.EngineSA{Client: client}, table: t, id: portID{device, info.Num}}
+	s.queues, _ = p.(verbs.Counted)
 	if err := t.acm.Attach(device, info.Num, client); err != nil {
 		s.Close()
 		return nil, err
@@ -113,8 +115,9 @@ func (t *portTable) list() []*saPort {
 // closes. The client owns its port and closes it.
 type saPort struct {
 	acmp.EngineSA
-	table *portTable
-	id    portID
+	table  *portTable
+	id     portID
+	queues verbs.Counted // nil without queue pairs
 }
 
 // Done is closed when the port has ended by itself, as its device was removed:

@@ -29,3 +29,11 @@ func openFabric(spec string, s *config.Settings, log *slog.Logger) (*fabricView,
 	v.Fabric = f
 	return v, nil
 }
+
+// queuePairs is what the state says of a port's queue pairs, nil without any.
+func (s *saPort) queuePairs() any {
+	if s.queues == nil {
+		return nil
+	}
+	return s.queues.Stats()
+}

@@ -58,7 +58,7 @@ type Datagram struct {
 func NewUD(t testing.TB, dir string, lid mad.LID, gid mad.GID) *UD {
 	t.Helper()
 	u := &UD{LID: lid, GID: gid, QPN: mad.QPN(0x800000 | rand.Uint32N(0x7f0000)), PKey: mad.DefaultPKey, QKey: mad.WellKnownQKey, dir: dir}
-	u.name = fmt.Sprintf("u.%04x.%06x", uint16(lid), uint32(u.QPN))
+	u.name = queueName(lid, u.QPN)
 	path := filepath.Join(dir, u.name)
 	var err error
 	if u.conn, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"}); err != nil {
@@ -74,6 +74,11 @@ func NewUD(t testing.TB, dir string, lid mad.LID, gid mad.GID) *UD {
 		}
 	})
 	return u
+}
+
+// queueName is the file of a queue pair's socket.
+func queueName(lid mad.LID, qpn mad.QPN) string {
+	return fmt.Sprintf("u.%04x.%06x", uint16(lid), uint32(qpn))
 }
 
 func (u *UD) group(mgid mad.GID) string {
@@ -129,7 +134,7 @@ func (u *UD) Multicast(data []byte, mgid mad.GID) (n int) {
 
 // Send sends to one queue pair.
 func (u *UD) Send(data []byte, lid mad.LID, qpn mad.QPN, gid mad.GID) error {
-	return u.write(fmt.Sprintf("u.%04x.%06x", uint16(lid), uint32(qpn)), u.packet(data, lid, qpn, gid))
+	return u.write(queueName(lid, qpn), u.packet(data, lid, qpn, gid))
 }
 
 func (u *UD) write(name string, b []byte) error {
@@ -179,7 +184,7 @@ func (u *UD) control(t testing.TB, lid mad.LID, kind byte, what, arg uint32) {
 	b[7] = kind
 	binary.BigEndian.PutUint32(b[28:], arg)
 	for _, q := range Queues(u.dir, lid) {
-		if u.write(fmt.Sprintf("u.%04x.%06x", uint16(lid), uint32(q)), b) == nil {
+		if u.write(queueName(lid, q), b) == nil {
 			return
 		}
 	}
