@@ -108,7 +108,7 @@ func (d *Door) run() {
 	// The kernel is told, so that it goes to the SA now and not when its wait is
 	// over.
 	for s, ok := d.table.due(endOfTime); ok; s, ok = d.table.due(endOfTime) {
-		d.refuse(&s.h, &d.count.failed)
+		d.refuseBy(&s.h, s.last, &d.count.failed)
 	}
 	d.count.pending.Store(0)
 	d.box.close()

@@ -37,11 +37,11 @@ func (d *Door) message(h Header, body []byte, arrived time.Time) {
 	case errors.Is(err, ErrUnknown):
 		d.once("unknown", "operation refused", "client", h.Type>>10, "op", h.Type&0x3ff)
 		d.count.unknown.Add(1)
-		d.refuse(&h, &d.count.failed)
+		d.send(AppendFailure(d.out, &h))
 	case err != nil:
 		d.once("malformed", "request refused", "err", err)
 		d.count.malformed.Add(1)
-		d.refuse(&h, &d.count.failed)
+		d.send(AppendFailure(d.out, &h))
 	case d.req.IsIP():
 		d.count.ipResolves.Add(1)
 		d.resolveIP(arrived)
@@ -152,13 +152,6 @@ func (d *Door) static(ip *resolver.Addr) mad.GID {
 // refuseBy tells the kernel that there is no answer, unless it is too late.
 func (d *Door) refuseBy(h *Header, last time.Time, as *atomic.Uint64) {
 	if d.sendBy(last, AppendFailure(d.out, h)) {
-		as.Add(1)
-	}
-}
-
-// refuse tells the kernel so whatever the time.
-func (d *Door) refuse(h *Header, as *atomic.Uint64) {
-	if d.send(AppendFailure(d.out, h)) {
 		as.Add(1)
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 // Stats is what the door counts. Every message of the kernel is in exactly one of
 // Resolves, IPResolves, Malformed, Unknown, Control, Rejected and Unreadable. Each
-// of the first four has one outcome, Answered, Failed, Expired, Busy, Late or
+// of the first two has one outcome, Answered, Failed, Expired, Busy, Late or
 // SendErrors, or it is Pending.
 type Stats struct {
 	Resolves   uint64 `json:"resolves"`    // requests for a path

@@ -87,13 +87,18 @@ func serveKernel(open func() (kernelnl.Conn, error), retry time.Duration, cfg ke
 
 func (k *kernelDoor) run(retry time.Duration) {
 	defer close(k.done)
-	t := time.NewTicker(retry)
+	t := time.NewTimer(retry)
 	defer t.Stop()
 	for {
+		t.Stop()
+		ended := k.ended()
+		if ended == nil {
+			t.Reset(retry) // while the kernel is served nothing wakes up for it
+		}
 		select {
 		case <-k.stop:
 			return
-		case <-k.ended():
+		case <-ended:
 			k.lost()
 		case <-t.C:
 			k.try()
@@ -119,12 +124,9 @@ func (k *kernelDoor) lost() {
 	k.cfg.Log.Error("kernel: path requests are not answered any more, trying again", "err", k.err)
 }
 
-// try opens a door if there is none, and says once why it cannot. Only the
-// goroutine and serveKernel call it, so nothing else sets door.
+// try opens the door, and says once why it cannot. Only serveKernel and the
+// goroutine call it, when there is none.
 func (k *kernelDoor) try() {
-	if k.ended() != nil {
-		return
-	}
 	conn, err := k.open()
 	var door *kernelnl.Door
 	if err == nil {
