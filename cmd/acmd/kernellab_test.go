@@ -49,7 +49,7 @@ type kernelLab struct {
 }
 
 // startLab starts the daemon with a poll interval of 400 ms and these lines of
-// options, and waits until it resolves.
+// options, which may say otherwise, and waits until it resolves.
 func startLab(t *testing.T, options ...string) *kernelLab {
 	t.Helper()
 	return activateLab(t, nil, options...)
@@ -63,7 +63,7 @@ func activateLab(t *testing.T, sockets []*os.File, options ...string) *kernelLab
 	kernellab.Plug(t, labSource)
 	dir := t.TempDir()
 	opts, addr := filepath.Join(dir, "opts.cfg"), filepath.Join(dir, "addr.cfg")
-	text := strings.Join(append(options, "log_file stderr", "poll_interval 400", ""), "\n")
+	text := strings.Join(append([]string{"log_file stderr", "poll_interval 400"}, append(options, "")...), "\n")
 	if err := os.WriteFile(opts, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
