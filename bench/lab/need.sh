@@ -8,7 +8,8 @@ test) want="gcc:gcc ld:binutils ibsim:ibsim-utils opensm:opensm saquery:infiniba
 	ib_acme:ibacm ip:iproute2 /usr/include/stdio.h:libc6-dev \
 	clang-14:clang-14 llvm-strip-14:llvm-14 bpftool:bpftool /usr/include/bpf/bpf_helpers.h:libbpf-dev \
 	/usr/include/infiniband/verbs.h:libibverbs-dev /usr/include/rdma/rdma_cma.h:librdmacm-dev" ;;
-kernel) want="qemu-system-x86_64:qemu-system-x86 gcc-12:gcc-12 xz:xz-utils zstd:zstd" ;;
+kernel) want="qemu-system-x86_64:qemu-system-x86 gcc-12:gcc-12 xz:xz-utils zstd:zstd make:make \
+	/usr/include/infiniband/verbs.h:libibverbs-dev /usr/include/rdma/rdma_cma.h:librdmacm-dev" ;;
 *) echo "usage: need.sh test|kernel" >&2; exit 2 ;;
 esac
 missing=()

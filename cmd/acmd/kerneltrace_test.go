@@ -3,8 +3,11 @@
 package main
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
+	"os"
+	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
@@ -127,4 +130,65 @@ func TestKernelDaemonTrace(t *testing.T) {
 	if d[event("again")] < 1 || d[event("ambiguous")] < 1 || d[event("timeout")] < 1 {
 		t.Errorf("a lost answer: %v again, %v ambiguous, %v time-outs", d[event("again")], d[event("ambiguous")], d[event("timeout")])
 	}
+}
+
+// acmctl trace clients sees the stock librdmacm, on kernels with uprobe.multi (6.6)
+// and on older ones.
+func TestKernelTraceClients(t *testing.T) {
+	kernellab.Need(t, kernellab.Softib)
+	const library, calls = "/lib/x86_64-linux-gnu/librdmacm.so.1", 20
+	var doc struct {
+		Probe   string
+		Callers []struct {
+			Command       string
+			Calls, Failed uint64
+			Buckets       []struct{ Calls uint64 }
+		}
+		Slow []struct{ Command string }
+		Lost map[string]uint64
+	}
+	var said, told output
+	watch := exec.Command(labAcmctl, "trace", "clients", "--json", "--slow", "1ns", "--lib", library)
+	watch.Stdout, watch.Stderr = &said, &told
+	if err := watch.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- watch.Wait() }()
+	t.Cleanup(func() { _ = watch.Process.Kill() }) // of a test that failed on the way
+	kernellab.Eventually(t, "acmctl watches", func() bool {
+		select {
+		case err := <-ended:
+			t.Fatalf("acmctl: %v\n%s", err, &told)
+		default:
+		}
+		return strings.Contains(told.String(), "watching rdma_getaddrinfo")
+	})
+	// There is no service here, so that the calls have no route.
+	client := exec.Command("/lab/raitest", "10.77.0.1", "10.77.0.2", strconv.Itoa(calls))
+	client.Env = []string{"LD_PRELOAD=/lab/libfakeverbs.so", "FAKEVERBS_RUN=" + t.TempDir(), "FAKEVERBS_GUID=1"}
+	if out, err := client.CombinedOutput(); !strings.Contains(string(out), "route length 0") {
+		t.Errorf("raitest: %v\n%s", err, out)
+	}
+	if err := watch.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Fatalf("acmctl: %v\n%s", err, &told)
+	}
+	if err := json.Unmarshal([]byte(said.String()), &doc); err != nil {
+		t.Fatalf("%v\n%s", err, &said)
+	}
+	if len(doc.Callers) != 1 || len(doc.Slow) != calls {
+		t.Fatalf("%s", &said)
+	}
+	if c := doc.Callers[0]; c.Command != "raitest" || c.Calls != calls || c.Failed != 0 || len(c.Buckets) == 0 {
+		t.Errorf("%s", &said)
+	}
+	for what, n := range doc.Lost {
+		if n != 0 {
+			t.Errorf("%s: %d", what, n)
+		}
+	}
+	t.Logf("by %s", doc.Probe)
 }

@@ -46,6 +46,13 @@ export CGO_ENABLED=0
 go test -c -o "$work/umad.test" ./mad/umad
 go test -c -o "$work/acmd.test" ./cmd/acmd
 go build -trimpath -o "$work/" ./cmd/acmd ./cmd/acmctl
+# The stock librdmacm, and a client of it: acmctl trace clients watches them.
+make -s -C bench/lab/peerlab build/raitest build/libfakeverbs.so || unprepared "raitest cannot be built (bench/lab/need.sh kernel names what it needs)"
+client=()
+for lib in $(ldd bench/lab/peerlab/build/raitest | sed -n 's/.*=> \(.*\/lib\(rdmacm\|ibverbs\|nl-[a-z0-9-]*\)\.so[.0-9]*\) .*/\1/p'); do
+	client+=(-f "$lib:/lib/x86_64-linux-gnu/${lib##*/}")
+done
+client+=(-f bench/lab/peerlab/build/raitest -f bench/lab/peerlab/build/libfakeverbs.so)
 
 # guest NAME LEAST RUN.SH-ARG...: one boot. Its status is 0 if at least LEAST tests
 # passed and none failed or was skipped.
@@ -78,7 +85,7 @@ kernel_tests() {
 		-e ACMD_KERNEL_LAB=softib "$work/umad.test" -test.v -test.timeout 180s -test.run '^TestKernelSoftib' || bad=1
 	guest "mad/umad on soft RoCE" $least_rxe -t 120 \
 		-e ACMD_KERNEL_LAB=rxe "$work/umad.test" -test.v -test.timeout 100s -test.run '^TestKernelRXE' || bad=1
-	guest "acmd on InfiniBand" $least_acmd --softib --opensm "-s 2" -t 420 -f "$work/acmd" -f "$work/acmctl" \
+	guest "acmd on InfiniBand" $least_acmd --softib --opensm "-s 2" -t 420 -f "$work/acmd" -f "$work/acmctl" "${client[@]}" \
 		-e ACMD_KERNEL_LAB=softib "$work/acmd.test" -test.v -test.timeout 390s -test.run '^TestKernel' || bad=1
 	guest "acmd on IPoIB" $least_ipoib --softib -m ib_ipoib --opensm "-s 2" -t 200 -f "$work/acmd" -f "$work/acmctl" \
 		-e ACMD_KERNEL_LAB=ipoib "$work/acmd.test" -test.v -test.timeout 170s -test.run '^TestIPoIB' || bad=1
