@@ -71,6 +71,8 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	describe(ch, portMetrics)
 	describe(ch, acmMetrics)
 	describe(ch, neighMetrics)
+	describe(ch, hostMetrics)
+	describe(ch, queueMetrics)
 	describe(ch, netlinkMetrics)
 	describe(ch, fastPathMetrics)
 }
@@ -92,6 +94,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	if s.Neigh != nil {
 		emit(ch, neighMetrics, s.Neigh)
 	}
+	if s.Host != nil {
+		emit(ch, hostMetrics, s.Host)
+	}
 	emit(ch, clientMetrics, &s.Clients)
 	counts(ch, clientsRejected, s.Clients.Rejected)
 	counts(ch, clientsClosed, s.Clients.Closed)
@@ -104,6 +109,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		emit(ch, portMetrics, p, at...)
 		counts(ch, saResponses, responsesOf(p), at...)
 		counts(ch, madDropped, droppedOf(p), at...)
+		if p.Queues != nil {
+			emit(ch, queueMetrics, p.Queues, at...)
+		}
 	}
 	emit(ch, acmMetrics, &s.ACM)
 	for reason, n := range s.ACM.Refused {

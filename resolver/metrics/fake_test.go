@@ -3,6 +3,7 @@
 package metrics
 
 import (
+	"hash/crc32"
 	"reflect"
 	"sync/atomic"
 	"testing"
@@ -10,8 +11,10 @@ import (
 
 	"acmd/bpf"
 	"acmd/mad"
+	"acmd/mad/verbs"
 	"acmd/resolver"
 	"acmd/resolver/acmp"
+	"acmd/resolver/hostnet"
 	"acmd/resolver/neigh"
 
 	"go.uber.org/goleak"
@@ -25,20 +28,19 @@ type fixed struct{ s *Snapshot }
 func (f fixed) Snapshot() *Snapshot { return f.s }
 
 // number fills every field of a structure of plain numbers with a value of its
-// own, counting from first, so that a page with two of them exchanged differs.
-func number(first int, structs ...any) {
+// own: base and four digits that come from the field's name, so that a page with
+// two of them exchanged differs, and a new field changes no other's value.
+func number(base int, structs ...any) {
 	for _, s := range structs {
 		v := reflect.ValueOf(s).Elem()
 		for i := range v.NumField() {
+			n := base*10000 + int(crc32.ChecksumIEEE([]byte(v.Type().Field(i).Name))%10000)
 			switch f := v.Field(i); f.Kind() {
 			case reflect.Uint64:
-				f.SetUint(uint64(first))
+				f.SetUint(uint64(n))
 			case reflect.Int, reflect.Int64:
-				f.SetInt(int64(first))
-			default:
-				continue
+				f.SetInt(int64(n))
 			}
-			first++
 		}
 	}
 }
@@ -76,23 +78,26 @@ func synthetic() *Snapshot {
 	}
 	s.Counts.Latency[bpf.LatMiss] = bpf.Histogram{}
 	s.FastPath.State, s.FastPath.Reason = "failed", "the self-test had no answer"
-	s.Netlink, s.Neigh = new(Netlink), new(neigh.Stats)
-	number(701, &s.FastPath)
-	number(801, s.Netlink)
-	number(901, s.Neigh)
+	s.Netlink, s.Neigh, s.Host = new(Netlink), new(neigh.Stats), &hostnet.Stats{Watching: true}
+	s.Ports[0].Queues = new(verbs.Stats)
+	number(7, &s.FastPath)
+	number(8, s.Netlink)
+	number(9, s.Neigh)
+	number(10, s.Host)
+	number(11, s.Ports[0].Queues)
 	s.Netlink.Requests = []Count{{[]string{"path"}, 811}, {[]string{"address"}, 812}}
 	s.Netlink.Responses = []Count{{[]string{"success"}, 821}}
 	s.Netlink.Unanswered = []Count{{[]string{"late"}, 831}}
 	s.Netlink.Ignored = []Count{{[]string{"foreign"}, 841}}
-	number(101, &s.Clients)
+	number(1, &s.Clients)
 	s.Clients.Rejected = []Count{{[]string{"clients"}, 121}, {[]string{"user"}, 122}}
 	s.Clients.Closed = []Count{{[]string{"client"}, 131}}
 	s.Clients.Faults = []Count{{[]string{"version"}, 141}}
-	number(201, &s.Engine)
-	number(301, &s.Cache)
-	number(401, &s.Ports[0].SA)
-	number(501, &s.Ports[1].SA)
-	number(601, &s.ACM)
+	number(2, &s.Engine)
+	number(3, &s.Cache)
+	number(4, &s.Ports[0].SA)
+	number(5, &s.Ports[1].SA)
+	number(6, &s.ACM)
 	s.ACM.Refused = map[string]uint64{"stray": 621, "rate": 622}
 	return s
 }

@@ -4,8 +4,10 @@ package metrics
 
 import (
 	"acmd/cache"
+	"acmd/mad/verbs"
 	"acmd/resolver"
 	"acmd/resolver/acmp"
+	"acmd/resolver/hostnet"
 	"acmd/resolver/neigh"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -44,6 +46,8 @@ var engineMetrics = []family[resolver.Stats]{
 	counter("cache_refreshes_total", "Lookups behind a hit.", func(s *resolver.Stats) uint64 { return s.Refreshes }),
 	counter("cache_refreshes_dropped_total", "Lookups behind a hit that were due but over the rate.", func(s *resolver.Stats) uint64 { return s.RefreshDropped }),
 	counter("cache_negative_total", "Failures remembered.", func(s *resolver.Stats) uint64 { return s.Negative }),
+	counter("notices_total", "Notices of the SM about ports, groups and routes.", func(s *resolver.Stats) uint64 { return s.Notices }),
+	counter("notice_drops_total", "Paths dropped because of them.", func(s *resolver.Stats) uint64 { return s.NoticeDrops }),
 	counter("source_questions_total", "Questions to the host's routing for a source address.", func(s *resolver.Stats) uint64 { return s.SourceAsks }),
 }
 
@@ -68,6 +72,10 @@ var portMetrics = []family[Port]{
 	counter("sa_retries_total", "Tries after the first of a query.", func(p *Port) uint64 { return p.SA.Retries }, atPort...),
 	counter("sa_timeouts_total", "Tries without an answer.", func(p *Port) uint64 { return p.SA.Timeouts }, atPort...),
 	counter("sa_requests_sent_total", "SA requests sent, retries included.", func(p *Port) uint64 { return p.SA.Sent }, atPort...),
+	gauge("sa_subscriptions", "Kinds of notices that the SM sends to this port.", func(p *Port) int64 { return int64(p.SA.Subscribed) }, atPort...),
+	counter("sa_subscriptions_made_total", "Times that all of them were subscribed to.", func(p *Port) uint64 { return p.SA.Subscriptions }, atPort...),
+	counter("sa_subscription_failures_total", "Subscriptions that the SM did not take.", func(p *Port) uint64 { return p.SA.SubscribeErrors }, atPort...),
+	counter("sa_reports_total", "Notices taken.", func(p *Port) uint64 { return p.SA.Reports }, atPort...),
 	counter("mad_datagrams_sent_total", "Packets sent to others than the SA.", func(p *Port) uint64 { return p.SA.Datagrams }, atPort...),
 	counter("mad_send_errors_total", "Packets that the transport refused.", func(p *Port) uint64 { return p.SA.SendErrors }, atPort...),
 	counter("mad_receive_errors_total", "Passing faults of receive.", func(p *Port) uint64 { return p.SA.RecvErrors }, atPort...),
@@ -107,6 +115,7 @@ func droppedOf(p *Port) []Count {
 	return []Count{
 		{[]string{"mismatched"}, p.SA.Mismatched}, {[]string{"stray"}, p.SA.Stray},
 		{[]string{"malformed"}, p.SA.Malformed}, {[]string{"unhandled"}, p.SA.Unhandled},
+		{[]string{"foreign_report"}, p.SA.ReportsForeign}, {[]string{"report_rate"}, p.SA.ReportsOver},
 	}
 }
 
@@ -120,7 +129,32 @@ var neighMetrics = []family[neigh.Stats]{
 	counter("neigh_unknown_total", "Addresses of what is no neighbour.", func(s *neigh.Stats) uint64 { return s.Unknown }),
 	counter("neigh_overload_total", "Addresses not looked up because too many are under way.", func(s *neigh.Stats) uint64 { return s.Overload }),
 	counter("neigh_moved_total", "Addresses that turned out to be elsewhere.", func(s *neigh.Stats) uint64 { return s.Moved }),
+	gauge("neigh_remembered", "Answers remembered, to drop paths when they change.", func(s *neigh.Stats) int64 { return int64(s.Told) }),
+	counter("neigh_forgotten_total", "Of them, those that made room for others.", func(s *neigh.Stats) uint64 { return s.Forgot }),
 	counter("neigh_overruns_total", "Times that the kernel's notifications were lost.", func(s *neigh.Stats) uint64 { return s.Overruns }),
+}
+
+var hostMetrics = []family[hostnet.Stats]{
+	gauge("host_watched", "1 while the kernel tells of changes of links, addresses and routes; else they are polled.", func(s *hostnet.Stats) int64 {
+		if s.Watching {
+			return 1
+		}
+		return 0
+	}),
+	counter("host_looks_total", "Times that links, addresses and routes were read.", func(s *hostnet.Stats) uint64 { return s.Looks }),
+	counter("host_events_total", "Notifications of the kernel about them.", func(s *hostnet.Stats) uint64 { return s.Events }),
+	counter("host_overruns_total", "Times that notifications were lost, and everything was read again.", func(s *hostnet.Stats) uint64 { return s.Overruns }),
+}
+
+var queueMetrics = []family[verbs.Stats]{
+	counter("queue_pair_received_total", "Datagrams received on queue pairs of our own.", func(s *verbs.Stats) uint64 { return s.Received }, atPort...),
+	counter("queue_pair_sent_total", "Datagrams sent on them.", func(s *verbs.Stats) uint64 { return s.Sent }, atPort...),
+	counter("queue_pair_foreign_total", "Datagrams of another class, dropped.", func(s *verbs.Stats) uint64 { return s.Foreign }, atPort...),
+	counter("queue_pair_receive_errors_total", "Receive buffers that came back with an error.", func(s *verbs.Stats) uint64 { return s.RecvErrors }, atPort...),
+	counter("queue_pair_send_errors_total", "Sends that came back with an error.", func(s *verbs.Stats) uint64 { return s.SendErrors }, atPort...),
+	counter("queue_pair_stale_completions_total", "Completions from before a reset.", func(s *verbs.Stats) uint64 { return s.Stale }, atPort...),
+	counter("queue_pair_resets_total", "Queue pairs taken out of an error state.", func(s *verbs.Stats) uint64 { return s.Resets }, atPort...),
+	counter("queue_pair_full_total", "Sends refused as the queue stayed full.", func(s *verbs.Stats) uint64 { return s.Full }, atPort...),
 }
 
 var netlinkMetrics = []family[Netlink]{

@@ -7,8 +7,10 @@ import (
 
 	"acmd/bpf"
 	"acmd/cache"
+	"acmd/mad/verbs"
 	"acmd/resolver"
 	"acmd/resolver/acmp"
+	"acmd/resolver/hostnet"
 	"acmd/resolver/neigh"
 	"acmd/resolver/sa"
 )
@@ -36,8 +38,9 @@ type Snapshot struct {
 	Programs  []bpf.ProgramStats
 
 	FastPath FastPath
-	Netlink  *Netlink     // nil: the kernel is not served
-	Neigh    *neigh.Stats // nil: the neighbour table is not looked at
+	Netlink  *Netlink       // nil: the kernel is not served
+	Neigh    *neigh.Stats   // nil: the neighbour table is not looked at
+	Host     *hostnet.Stats // nil: a fabric that brings its own host
 
 	Clients Clients
 	Engine  resolver.Stats
@@ -62,6 +65,7 @@ type Port struct {
 	Device string
 	Port   uint8
 	SA     sa.Stats
+	Queues *verbs.Stats // nil: no queue pairs of our own
 }
 
 // Clients is what the client socket counts.

@@ -43,11 +43,18 @@ func (m metricsSource) Snapshot() *metrics.Snapshot {
 	if d.neigh != nil {
 		s.Neigh = new(d.neigh.Stats())
 	}
+	if d.host != nil {
+		s.Host = new(d.host.Stats())
+	}
 	for _, ep := range d.engine.Endpoints() {
 		s.Endpoints = append(s.Endpoints, metricsEndpoint(ep, d.engine.EndpointCounters(ep)))
 	}
 	for _, p := range d.ports.list() {
-		s.Ports = append(s.Ports, metrics.Port{Device: p.id.device, Port: p.id.port, SA: p.Client.Stats()})
+		port := metrics.Port{Device: p.id.device, Port: p.id.port, SA: p.Client.Stats()}
+		if p.queues != nil {
+			port.Queues = new(p.queues.Stats())
+		}
+		s.Ports = append(s.Ports, port)
 	}
 	return s
 }
