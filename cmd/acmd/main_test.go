@@ -32,6 +32,10 @@ import (
 const beDaemon = "ACMD_TEST_BE_DAEMON"
 
 func TestMain(m *testing.M) {
+	if spec := os.Getenv(beClient); spec != "" {
+		runClient(spec)
+		return
+	}
 	if os.Getenv(beDaemon) != "" {
 		os.Unsetenv("LISTEN_FDNAMES")
 		if os.Getenv("LISTEN_FDS") != "" {
