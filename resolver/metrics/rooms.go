@@ -92,7 +92,6 @@ var acmMetrics = []family[acmp.Stats]{
 	counter("acm_requests_received_total", "Requests of other nodes.", func(s *acmp.Stats) uint64 { return s.Heard }),
 	counter("acm_responses_sent_total", "Answers to other nodes.", func(s *acmp.Stats) uint64 { return s.Answered }),
 	counter("acm_joins_total", "Joins of multicast groups sent to the SA.", func(s *acmp.Stats) uint64 { return s.Joins }),
-	counter("acm_address_conflicts_total", "Packets that showed an address to be claimed by two nodes.", func(s *acmp.Stats) uint64 { return s.Conflicts }),
 	counter("acm_join_failures_total", "Joins that did not work.", func(s *acmp.Stats) uint64 { return s.JoinErrors }),
 	counter("acm_conflicts_total", "Datagrams that showed an address to be claimed by two nodes.", func(s *acmp.Stats) uint64 { return s.Conflicts }),
 }

@@ -31,7 +31,7 @@ func startEmbedded(t testing.TB, address string, opts ...string) (d *Daemon, f *
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "opts")
-	opts = append(opts, "log_file "+filepath.Join(dir, "log"))
+	opts = append(opts, "bpf_dir none", "log_file "+filepath.Join(dir, "log"))
 	if err := os.WriteFile(file, []byte(strings.Join(opts, "\n")+"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
