@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -227,6 +228,56 @@ func TestKernelRequestMany(t *testing.T) {
 	}
 	for i, c := range ids {
 		l.same(devices[i%3], c.Path(), l.serviceQuery(devices[i%3]))
+	}
+}
+
+// A part of the kernel asks for a path, as storage over RDMA and IPoIB do, without
+// a service ID: it gets the daemon's, and the SA's "no" where there is none.
+func TestKernelRequestInKernel(t *testing.T) {
+	l := startLab(t, longWait)
+	t.Cleanup(func() { kernellab.Control(t, "link sib3/1 up"); kernellab.WaitActive(t, "sib3") })
+	result := regexp.MustCompile(`path query: status (-?\d+)(.*)`)
+	query := func(device string) (status, rest string) {
+		t.Helper()
+		kernellab.ClearTrace(t)
+		kernellab.Control(t, "path sib1/1 "+device+"/1 10000")
+		var m []string
+		kernellab.Eventually(t, "the query ends", func() bool { m = result.FindStringSubmatch(kernellab.Trace(t)); return m != nil })
+		return m[1], strings.TrimSpace(m[2])
+	}
+	for _, device := range []string{"sib2", "sib3"} {
+		before := l.counts()
+		status, got := query(device)
+		q := l.labQuery(device, false)
+		q.SetPKey(mad.DefaultPKey)
+		p, err := l.ask(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, mtu := p.MTU()
+		_, rate := p.Rate()
+		want := fmt.Sprintf("paths 1 slid %#x dlid %#x sl %d mtu %d rate %d pkey %#x hop_limit %d",
+			uint16(p.SLID()), uint16(p.DLID()), p.SL(), mtu, rate, uint16(p.PKey()), p.HopLimit())
+		if status != "0" || got != want {
+			t.Errorf("%s: status %s, %s, want %s", device, status, got, want)
+		}
+		if s := l.counts(); s.Answered != before.Answered+1 {
+			t.Errorf("%s: counters %+v, before %+v", device, s, before)
+		}
+	}
+	kernellab.Control(t, "link sib3/1 down")
+	kernellab.Eventually(t, "the SA forgets the port", func() bool {
+		l.flush()
+		_, err := l.ask(l.labQuery("sib3", false))
+		return err != nil
+	})
+	l.flush()
+	before := l.counts()
+	if status, rest := query("sib3"); status == "0" {
+		t.Errorf("a path to a port that is down: %s", rest)
+	}
+	if s := l.counts(); s.Failed != before.Failed+1 || s.Answered != before.Answered {
+		t.Errorf("counters %+v, before %+v", s, before)
 	}
 }
 
