@@ -20,24 +20,11 @@ import (
 )
 
 // tree writes the files of a fixture below a new directory and returns that and
-// the section "want". A fixture is in the form of txtar: a comment, then files,
-// each behind a line "-- name --".
+// the section "want".
 func tree(t testing.TB, fixture string) (root, want string) {
 	t.Helper()
-	b, err := os.ReadFile(fixture)
-	if err != nil {
-		t.Fatal(err)
-	}
 	root = t.TempDir()
-	files, name := map[string]string{}, ""
-	for line := range strings.Lines(string(b)) {
-		if n, ok := strings.CutPrefix(line, "-- "); ok && strings.HasSuffix(n, " --\n") {
-			name = strings.TrimSuffix(n, " --\n")
-			files[name] = ""
-		} else if name != "" {
-			files[name] += line
-		}
-	}
+	files := madtest.Archive(t, fixture)
 	want = files["want"]
 	delete(files, "want")
 	for name, text := range files {

@@ -14,6 +14,10 @@ import (
 	"testing"
 
 	"acmd/mad"
+	"acmd/mad/madtest"
+	"acmd/mad/sa"
+	"acmd/mad/transport"
+	"acmd/mad/umad"
 	"acmd/resolver"
 	"acmd/resolver/rtnl"
 
@@ -89,34 +93,85 @@ func show(list []resolver.HostAddr) string {
 	return b.String()
 }
 
-// field cases 23, 45 and 47, and the hosts that adapters' fixtures show: each file
-// of testdata has a table and, behind a line "-- want --", who owns what.
-func TestAddresses(t *testing.T) {
+// field cases 23, 45 and 47. Each file of testdata has a table and who owns what;
+// those that are named as one of mad/umad show the same host, and the endpoints that
+// adapters and addresses make together.
+func TestHosts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) < 5 {
+	if err != nil || len(files) < 6 {
 		t.Fatalf("fixtures: %v, %v", files, err)
 	}
+	whole := 0
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			b, err := os.ReadFile(file)
+			f := madtest.Archive(t, file)
+			h := parseTable(t, f["table"]).host()
+			got, err := h.Addresses()
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, rest, ok := strings.Cut(string(b), "-- table --\n")
-			text, want, ok2 := strings.Cut(rest, "-- want --\n")
-			if !ok || !ok2 {
-				t.Fatal("a section is missing")
+			if d := gocmp.Diff(f["want"], show(got)); d != "" {
+				t.Errorf("owners (-want +got)\n%s", d)
 			}
-			got, err := parseTable(t, text).host().Addresses()
-			if err != nil {
-				t.Fatal(err)
+			adapters := filepath.Join("../../mad/umad", file)
+			if _, err := os.Stat(adapters); err != nil {
+				return
 			}
-			if d := gocmp.Diff(want, show(got)); d != "" {
-				t.Errorf("(-want +got)\n%s", d)
+			whole++
+			if d := gocmp.Diff(f["endpoints"], endpoints(t, madtest.Archive(t, adapters), h)); d != "" {
+				t.Errorf("endpoints (-want +got)\n%s", d)
 			}
 		})
 	}
+	if whole < 5 {
+		t.Errorf("only %d hosts have adapters", whole)
+	}
 }
+
+// endpoints has an engine look at a host with these files in its sysfs.
+func endpoints(t *testing.T, sysfs map[string]string, h *Host) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range sysfs {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fabric, err := umad.New(umad.Config{SysRoot: filepath.Join(root, "sys"), DevRoot: filepath.Join(root, "dev")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fabric.Close()
+	e, err := resolver.New(resolver.Config{Fabric: fabric, Host: h, Log: slog.New(slog.DiscardHandler),
+		OpenSA: func(string, transport.PortInfo) (resolver.SA, error) { return noSA{}, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	var b strings.Builder
+	for _, ep := range e.Endpoints() {
+		fmt.Fprintf(&b, "%s/%d pkey %v index %d lid %v:", ep.Device, ep.Port.Num, ep.PKey, ep.PKeyIndex, ep.Port.LID)
+		for _, a := range ep.Addrs {
+			fmt.Fprint(&b, " ", a.Text)
+			if !a.GID.IsZero() {
+				fmt.Fprint(&b, " from ", a.GID)
+			}
+		}
+		fmt.Fprintln(&b)
+	}
+	return b.String()
+}
+
+// noSA is an SA that is never asked.
+type noSA struct{}
+
+func (noSA) Path(sa.ComponentMask, *sa.PathRecord, func(resolver.SAResult)) {}
+func (noSA) Update(transport.PortInfo)                                      {}
+func (noSA) Close()                                                         {}
 
 const (
 	oneLink = "link 4 ib0 32 80:00:01:48:fe:80:00:00:00:00:00:00:02:00:00:00:00:01:01:01 00:ff:ff:ff:ff:12:40:1b:ff:ff:00:00:00:00:00:00:ff:ff:ff:ff\n"

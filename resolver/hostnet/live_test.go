@@ -180,6 +180,9 @@ func TestLiveChanges(t *testing.T) {
 	}
 	netns.Run(t, "ip", "-batch", file)
 	f.same(t, "after the moves", 1000)
+	// A label is no interface (field case 47).
+	netns.Run(t, "ip", "addr", "add", "10.201.0.1/24", "dev", "ib0", "label", "ib0:1")
+	f.same(t, "with a label", 1000)
 	// Up, down and renamed: nothing changes owners.
 	for _, arg := range []string{"link set ib0 up", "link set ib1 up", "link set ib0 down", "link set ib0 name ib7"} {
 		netns.Run(t, "ip", strings.Fields(arg)...)

@@ -46,7 +46,11 @@ func (d *Daemon) hostState() any {
 // other sources of addr_prot have to do. It has three quarters of a request's time,
 // so that the next source is asked while the client waits.
 func (d *Daemon) startNeigh(s *config.Settings) {
-	if !slices.Contains(s.AddrProt, neigh.Name) || d.host == nil {
+	if !slices.Contains(s.AddrProt, neigh.Name) {
+		return
+	}
+	if d.host == nil {
+		d.log.Warn("addr_prot neigh has no effect on a fabric that brings its own addresses", "fabric", d.opts.Fabric)
 		return
 	}
 	n, err := neigh.New(neigh.Config{
