@@ -22,7 +22,7 @@ field() { sed -n "s/^ *\"$1\": *\"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}\$/\1/p" <<
 
 echo "An InfiniBand fabric of 64 nodes inside acmd: its own SA, and peers that answer ACM"
 echo "multicast. acmd runs on node0000; the destination is node0042."
-echo "log_file stderr" >"$dir/opts.cfg"
+printf '%s\n' "log_file stderr" "bpf_dir none" >"$dir/opts.cfg"
 bin/acmd -P -O "$dir/opts.cfg" -A "$dir/addr.cfg" --run-dir "$dir" --fabric embedded:nodes=64 \
 	--metrics 127.0.0.1:0 2>"$dir/log" &
 pid=$!

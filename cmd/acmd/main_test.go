@@ -113,6 +113,9 @@ func launch(t *testing.T, s setup) *daemon {
 	}
 	opts := filepath.Join(s.dir, "opts.cfg")
 	text := "log_file stderr\n" + strings.Join(s.opts, "\n") + "\n"
+	if !strings.Contains(text, "\nbpf_dir ") {
+		text += "bpf_dir none\n" // a pin would outlive the test
+	}
 	if err := os.WriteFile(opts, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ func startSite(t *testing.T, hosts string, opts ...string) *site {
 		}
 		return p
 	}
-	opts = append(opts, "log_file "+filepath.Join(s.dir, "log"), "log_level 1", "support_ips_in_addr_cfg 1")
+	opts = append(opts, "bpf_dir none", "log_file "+filepath.Join(s.dir, "log"), "log_level 1", "support_ips_in_addr_cfg 1")
 	if hosts != "" {
 		opts = append(opts, "addr_preload acm_hosts", "addr_data_file "+write("hosts", hosts))
 	}
