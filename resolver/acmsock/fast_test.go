@@ -11,10 +11,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"syscall"
 	"testing"
 
 	"acmd/mad/sa"
 	"acmd/resolver"
+
+	"golang.org/x/sys/unix"
 )
 
 // fakeFast is a fast path whose map is the test's to fill.
@@ -321,25 +324,38 @@ func TestFastPortsFollowEachOther(t *testing.T) {
 	f := &fakeFast{auto: true}
 	s := serveFast(t, newFake(), f, func(c *Config) { c.Threads = 3 })
 	port, _ := s.FastPort()
-	to := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: int(port)}
-	var from *net.TCPAddr
+	reuse := func(_, _ string, c syscall.RawConn) (err error) {
+		return errors.Join(c.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+		}), err)
+	}
+	var from net.Addr
+	again := 0
 	for i := range 60 {
-		if i%20 == 0 {
+		d := net.Dialer{LocalAddr: from, Control: reuse}
+		c, err := d.Dial("tcp4", "127.0.0.1:"+strconv.Itoa(int(port)))
+		if err != nil && from != nil { // somebody else has the port now
 			from = nil
+			continue
 		}
-		c, err := net.DialTCP("tcp4", from, to)
 		if err != nil {
 			t.Fatal(err)
 		}
-		from = c.LocalAddr().(*net.TCPAddr)
+		if from != nil {
+			again++
+		}
+		from = c.LocalAddr()
 		if i%2 == 0 {
 			mustWrite(t, c, ask(1, 1, 1)) // an answer is owed at the end
 		} else {
 			mustWrite(t, c, ask(1, 0, 1))
 			readReply(t, c)
 		}
-		c.SetLinger(0) // a reset: the port is free at once
+		c.(*net.TCPConn).SetLinger(0) // a reset: the port is free at once
 		c.Close()
+	}
+	if again == 0 {
+		t.Error("no port was used twice")
 	}
 }
 

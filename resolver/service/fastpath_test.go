@@ -114,18 +114,25 @@ type fastClient struct {
 
 func newClient(t *testing.T, family int, sa unix.Sockaddr, bind unix.Sockaddr) *fastClient {
 	t.Helper()
-	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	k, err := tryClient(t, family, sa, bind)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return k
+}
+
+// tryClient fails where somebody else has the address to bind to.
+func tryClient(t *testing.T, family int, sa unix.Sockaddr, bind unix.Sockaddr) (*fastClient, error) {
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
 	}
 	k := &fastClient{t: t, fd: fd}
 	t.Cleanup(k.close)
 	if bind != nil {
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
-			t.Fatal(err)
-		}
-		if err := unix.Bind(fd, bind); err != nil {
-			t.Fatal(err)
+		err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, bind))
+		if err != nil {
+			return nil, err
 		}
 	}
 	for {
@@ -134,13 +141,13 @@ func newClient(t *testing.T, family int, sa unix.Sockaddr, bind unix.Sockaddr) *
 			break
 		}
 		if !errors.Is(err, unix.EINTR) {
-			t.Fatal(err)
+			return nil, err
 		}
 	}
 	if family == unix.AF_INET {
 		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	}
-	return k
+	return k, nil
 }
 
 func (s *fastSite) dialUnix() *fastClient {
