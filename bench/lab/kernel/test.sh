@@ -15,7 +15,7 @@ base=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}
 export KLAB_CACHE=${KLAB_CACHE:-${base:-/tmp}/acmd-kernel-lab}
 [ $# -gt 0 ] || set -- linux-image-amd64 linux-image-6.12-amd64
 # Tests that must have passed in each run; fewer mean that they were not there.
-least_umad=14 least_rxe=3 least_acmd=17 least_ipoib=4
+least_umad=17 least_rxe=3 least_acmd=18 least_ipoib=4
 
 unprepared() {
 	echo "kernel tests: $*" >&2

@@ -78,7 +78,7 @@ void sib_trace(struct sib_pkt *pkt, const char *verdict, struct sib_port *p)
 		n += scnprintf(t + n, sizeof(ring->text) - n, "%s/%u ", p->node->name, p->num);
 	n += scnprintf(t + n, sizeof(ring->text) - n, "LID %#x>%#x QP %#x>%#x SL %u%s %d bytes ",
 		       pkt->slid, pkt->dlid, pkt->sqp, pkt->dqp, pkt->sl, pkt->grh_present ? " GRH" : "", pkt->len);
-	if (pkt->dqp < 2 && pkt->len == 256)
+	if ((pkt->dqp < 2 || pkt->dqp == 0xffffff) && pkt->len == 256)
 		n += scnprintf(t + n, sizeof(ring->text) - n,
 			       "class %#x method %#x attr %#x mod %#x status %#x tid %016llx ",
 			       h->mgmt_class, h->method, be16_to_cpu(h->attr_id), be32_to_cpu(h->attr_mod),
