@@ -41,6 +41,7 @@ ctl resolve fd00:0:0:1::2b
 ctl resolve "gid:$gid"
 ctl resolve "lid:$lid"
 ctl perf
+ctl top --once
 echo
 address=$(sed -n 's/.*msg="serving metrics".* address=//p' "$dir/log")
 echo "For Prometheus, on http://$address/metrics:"

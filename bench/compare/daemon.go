@@ -111,7 +111,7 @@ func (b *bench) startAcmd(c acmdConfig) *daemon {
 		d.dir = b.TempDir()
 	}
 	d.sock, d.control = filepath.Join(d.dir, "ibacm-unix.sock"), control.NewClient(d.dir)
-	opts := c.base + "log_file stderr\nlock_file " + filepath.Join(d.dir, "pid") + "\n" + strings.Join(c.opts, "\n") + "\n"
+	opts := c.base + "log_file stderr\nbpf_dir none\nlock_file " + filepath.Join(d.dir, "pid") + "\n" + strings.Join(c.opts, "\n") + "\n"
 	b.write(filepath.Join(d.dir, "opts.cfg"), opts)
 	b.write(filepath.Join(d.dir, "addr.cfg"), strings.Join(c.addrs, "\n")+"\n")
 	notify := filepath.Join(d.dir, "notify")

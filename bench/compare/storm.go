@@ -136,7 +136,7 @@ func (b *bench) stormOnce(delay time.Duration) stormRun {
 	w := &watcher{asked: map[mad.GID]int{}}
 	var fab *fabric.Fabric
 	dir := b.TempDir()
-	b.write(filepath.Join(dir, "opts.cfg"), "log_file "+filepath.Join(dir, "log")+"\nlock_file "+filepath.Join(dir, "pid")+"\n")
+	b.write(filepath.Join(dir, "opts.cfg"), "log_file "+filepath.Join(dir, "log")+"\nlock_file "+filepath.Join(dir, "pid")+"\nbpf_dir none\n")
 	d, err := service.Start(service.Options{
 		OptionsFile: filepath.Join(dir, "opts.cfg"), AddressFile: filepath.Join(dir, "none.cfg"), RunDir: dir,
 		Fabric: fmt.Sprintf("embedded:nodes=%d", stormNodes), Version: "compare", Getenv: func(string) string { return "" },
