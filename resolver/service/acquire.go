@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"acmd/mad"
@@ -80,16 +79,13 @@ func acquireRequest(in *control.AcquireRequest) (r resolver.AcquireRequest, err 
 }
 
 // parseListener reads DEVICE or DEVICE/PORT.
-func parseListener(text string) (l resolver.Listener, err error) {
-	dev, num, withPort := strings.Cut(text, "/")
-	l.Device = dev
-	if !withPort {
-		return l, nil
+func parseListener(text string) (resolver.Listener, error) {
+	if !strings.Contains(text, "/") {
+		return resolver.Listener{Device: text}, nil
 	}
-	n, err := strconv.ParseUint(num, 10, 8)
-	if err != nil || n == 0 || dev == "" {
-		return l, fmt.Errorf("listener %q: want DEVICE or DEVICE/PORT", text)
+	dev, port, ok := cutPort(text)
+	if !ok {
+		return resolver.Listener{}, fmt.Errorf("listener %q: want DEVICE or DEVICE/PORT", text)
 	}
-	l.Port = uint8(n)
-	return l, nil
+	return resolver.Listener{Device: dev, Port: port}, nil
 }

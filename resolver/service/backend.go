@@ -39,17 +39,23 @@ func (d *Daemon) Flush(_ context.Context, r control.FlushRequest) (n int, err er
 		}
 		n = d.engine.FlushDest(addr)
 	case r.Port != "":
-		dev, num, ok := strings.Cut(r.Port, "/")
-		p, perr := strconv.ParseUint(num, 10, 8)
-		if !ok || perr != nil || p == 0 || dev == "" {
+		dev, port, ok := cutPort(r.Port)
+		if !ok {
 			return 0, fmt.Errorf("port %q: want DEVICE/PORT", r.Port)
 		}
-		if n, err = d.engine.FlushPort(dev, uint8(p)); err != nil {
+		if n, err = d.engine.FlushPort(dev, port); err != nil {
 			return 0, err
 		}
 	}
 	d.log.Info("flushed by request", "gid", r.GID, "lid", r.LID, "dest", r.Dest, "port", r.Port, "all", r.All, "dropped", n)
 	return n, nil
+}
+
+// cutPort reads DEVICE/PORT.
+func cutPort(text string) (device string, port uint8, ok bool) {
+	device, num, _ := strings.Cut(text, "/")
+	n, err := strconv.ParseUint(num, 10, 8)
+	return device, uint8(n), err == nil && n != 0 && device != ""
 }
 
 // Config implements [control.Backend].
