@@ -474,13 +474,19 @@ func TestKernelDaemonUnplug(t *testing.T) {
 	if _, err := l.ask(q); err == nil {
 		t.Error("a path from an adapter that is gone")
 	}
-	said, used := len(l.out.String()), l.cpu()
-	time.Sleep(2 * time.Second)
-	if d := l.cpu() - used; d > time.Second {
-		t.Errorf("used %v of CPU in 2 s without its adapter", d)
+	// What a busy host takes from the guest counts as used there: the calmest half
+	// second tells.
+	said, calmest := len(l.out.String()), time.Hour
+	for i := 0; i < 4 || i < 30 && calmest > 250*time.Millisecond; i++ {
+		used := l.cpu()
+		time.Sleep(500 * time.Millisecond)
+		calmest = min(calmest, l.cpu()-used)
+	}
+	if calmest > 250*time.Millisecond {
+		t.Errorf("never used less than %v of CPU in half a second without its adapter", calmest)
 	}
 	if more := strings.Count(l.out.String()[said:], "\n"); more > 5 {
-		t.Errorf("logged %d lines in 2 s without its adapter", more)
+		t.Errorf("logged %d lines without its adapter", more)
 	}
 	kernellab.Plug(t, labSource)
 	kernellab.Eventually(t, "the daemon opens the port again", func() bool {
