@@ -7,13 +7,13 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"acmd/bpf/bpftest"
 )
 
-// bpftool shows the map's name and reads the counters with the names of the fields,
-// while the daemon lives and afterwards. (It finds maps by that name too, those of
-// every daemon on the machine.)
+// bpftool finds the map by its name and reads the counters with the names of the
+// fields, while the daemon lives and afterwards.
 func TestBpftool(t *testing.T) {
 	tool := bpftest.Tool(t)
 	dir := bpftest.Mount(t) + "/v1"
@@ -51,6 +51,17 @@ func TestBpftool(t *testing.T) {
 		check(out)
 		if out, err = run("show", "pinned", dir+"/acm_ep"); err != nil || !strings.Contains(string(out), `"name":"acm_ep"`) {
 			t.Errorf("%s: %s, %v", when, out, err)
+		}
+		// By name it finds those of every daemon on the machine, and gives up when
+		// one of them ends just then.
+		for end := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+			out, err = run("dump", "name", "acm_ep")
+			if err == nil && strings.Contains(string(out), `"device":"mlx5_0"`) {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s: by name: %.300s, %v", when, out, err)
+			}
 		}
 		if when == "daemon alive" {
 			m.Close()

@@ -17,3 +17,21 @@ SEC("syscall") int count(struct args *a)
 	a->bucket = acm_bucket(a->ns);
 	return 0;
 }
+
+/* What a hit costs to count, sampling included, and an empty program to compare with. */
+SEC("tc") int count_hit(struct __sk_buff *skb)
+{
+	__u64 begin = 0;
+
+	if (!(bpf_get_prandom_u32() & (ACM_SAMPLE - 1)))
+		begin = bpf_ktime_get_ns();
+	acm_count(1, ACM_K_HIT);
+	if (begin)
+		acm_lat_add(ACM_LAT_KERNEL, bpf_ktime_get_ns() - begin);
+	return 0;
+}
+
+SEC("tc") int count_nothing(struct __sk_buff *skb)
+{
+	return 0;
+}

@@ -45,11 +45,13 @@ type CountAcmKwords struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	CountMapAcmKstat   = "acm_kstat"
-	CountMapAcmLat     = "acm_lat"
-	CountMapAcmMeta    = "acm_meta"
-	CountProgCount     = "count"
-	CountVarAcmKshards = "acm_kshards"
+	CountMapAcmKstat      = "acm_kstat"
+	CountMapAcmLat        = "acm_lat"
+	CountMapAcmMeta       = "acm_meta"
+	CountProgCount        = "count"
+	CountProgCountHit     = "count_hit"
+	CountProgCountNothing = "count_nothing"
+	CountVarAcmKshards    = "acm_kshards"
 )
 
 // LoadCount returns the embedded CollectionSpec for Count.
@@ -94,7 +96,9 @@ type CountSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type CountProgramSpecs struct {
-	Count *ebpf.ProgramSpec `ebpf:"count"`
+	Count        *ebpf.ProgramSpec `ebpf:"count"`
+	CountHit     *ebpf.ProgramSpec `ebpf:"count_hit"`
+	CountNothing *ebpf.ProgramSpec `ebpf:"count_nothing"`
 }
 
 // CountMapSpecs contains maps before they are loaded into the kernel.
@@ -157,12 +161,16 @@ type CountVariables struct {
 //
 // It can be passed to LoadCountObjects or ebpf.CollectionSpec.LoadAndAssign.
 type CountPrograms struct {
-	Count *ebpf.Program `ebpf:"count"`
+	Count        *ebpf.Program `ebpf:"count"`
+	CountHit     *ebpf.Program `ebpf:"count_hit"`
+	CountNothing *ebpf.Program `ebpf:"count_nothing"`
 }
 
 func (p *CountPrograms) Close() error {
 	return _CountClose(
 		p.Count,
+		p.CountHit,
+		p.CountNothing,
 	)
 }
 
