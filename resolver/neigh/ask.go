@@ -71,7 +71,7 @@ func (s *Source) ask(t table, l *lookup) {
 func (s *Source) known(t table, e entry, n *rtnl.Neigh) {
 	gid, ok := n.Hardware.GID()
 	s.count.known.Add(1)
-	s.found(e, gid, ok)
+	s.found(e, gid, ok, true)
 	if n.State == unix.NUD_STALE {
 		if err := t.Solicit(e.index, e.ip); err != nil {
 			s.log.Debug("neigh: a stale entry stays unconfirmed", "addr", e.ip, "err", err)
@@ -108,9 +108,11 @@ func (s *Source) await(e entry, l *lookup) bool {
 	return true
 }
 
-// found answers all who wait for an entry, and remembers it if there was anybody.
-// An entry without a GID, of an interface that is not IPoIB, answers nothing.
-func (s *Source) found(e entry, gid mad.GID, ok bool) {
+// found answers all who wait for an entry, and compares with what was told before.
+// An entry without a GID, of an interface that is not IPoIB, answers nothing. What
+// was read from the table may be older than a notification: it counts only as long
+// as somebody waits, since a notification would have answered.
+func (s *Source) found(e entry, gid mad.GID, ok, read bool) {
 	s.mu.Lock()
 	var list []*lookup
 	for _, l := range slices.Clone(s.pending[e]) {
@@ -118,10 +120,18 @@ func (s *Source) found(e entry, gid mad.GID, ok bool) {
 			list = append(list, l)
 		}
 	}
-	if ok && len(list) > 0 {
-		s.remember(e, gid)
+	was, told := s.told[e]
+	told = told && ok && (len(list) > 0 || !read)
+	if told || ok && len(list) > 0 {
+		s.remember(e, answer{gid: gid})
 	}
 	s.mu.Unlock()
+	if told && was.gid != gid {
+		s.count.moved.Add(1)
+		if s.cfg.Moved != nil {
+			s.cfg.Moved(was.gid)
+		}
+	}
 	for _, l := range list {
 		if !ok {
 			s.count.unknown.Add(1)
@@ -134,7 +144,7 @@ func (s *Source) found(e entry, gid mad.GID, ok bool) {
 }
 
 // remember notes what was told of an entry. The caller holds the mutex.
-func (s *Source) remember(e entry, gid mad.GID) {
+func (s *Source) remember(e entry, a answer) {
 	if _, have := s.told[e]; !have && len(s.told) >= MaxTold {
 		for o := range s.told {
 			delete(s.told, o)
@@ -142,5 +152,5 @@ func (s *Source) remember(e entry, gid mad.GID) {
 		}
 		s.count.forgot.Add(1)
 	}
-	s.told[e] = gid
+	s.told[e] = a
 }

@@ -5,8 +5,11 @@ package neigh
 import (
 	"errors"
 	"os"
+	"slices"
 	"time"
 
+	"acmd/resolver"
+	"acmd/resolver/hostnet"
 	"acmd/resolver/rtnl"
 
 	"golang.org/x/sys/unix"
@@ -65,39 +68,43 @@ func (s *Source) compare() {
 // heard takes in the state of one entry.
 func (s *Source) heard(n *rtnl.Neigh) {
 	e := entry{n.Index, n.IP}
-	if !n.Resolved() {
-		if n.State == unix.NUD_INCOMPLETE {
-			return // the kernel is at it
-		}
-		// It failed, or was flushed, which looks the same; somebody else's tries may
-		// have been at their end when ours began. The kernel asks anew if it is made to.
-		s.mu.Lock()
-		var again *lookup
-		if list := s.pending[e]; len(list) > 0 {
-			again = list[0]
-		}
-		s.mu.Unlock()
-		if again != nil {
-			select {
-			case s.queue <- again:
-			default: // its time ends it
-			}
-		}
-		return
+	switch {
+	case n.Resolved():
+		gid, ok := n.Hardware.GID()
+		s.found(e, gid, ok, false)
+	case n.State != unix.NUD_INCOMPLETE: // then the kernel is at it
+		s.lost(e, n.State == unix.NUD_FAILED)
 	}
-	gid, ok := n.Hardware.GID()
+}
+
+// lost takes in that an entry failed, or went.
+func (s *Source) lost(e entry, failed bool) {
 	s.mu.Lock()
-	was, told := s.told[e]
-	moved := ok && told && was != gid
-	if moved {
-		s.told[e] = gid
+	var again *lookup
+	if list := s.pending[e]; len(list) > 0 {
+		again = list[0]
+	}
+	told, have := s.told[e]
+	doubt := again == nil && failed && have && !told.doubted
+	if doubt {
+		s.told[e] = answer{told.gid, true}
 	}
 	s.mu.Unlock()
-	if moved {
-		s.count.moved.Add(1)
-		if s.cfg.Moved != nil {
-			s.cfg.Moved(was)
+	switch {
+	case again != nil:
+		// Somebody else's tries may have been at their end when ours began, or the
+		// table was flushed. The kernel asks anew if it is made to.
+		select {
+		case s.queue <- again:
+		default: // its time ends it
+		}
+	case doubt:
+		// The peer does not answer where it was; it may be elsewhere without having
+		// said so. All are asked once. With no answer the path stays: as much as
+		// that says a lost SM too, and then paths are to go on.
+		all := s.cfg.Interfaces()
+		if i := slices.IndexFunc(all, func(f hostnet.Interface) bool { return f.Index == e.index }); i >= 0 {
+			s.begin(&lookup{dst: e.ip, on: all[i : i+1], done: func(resolver.Location, error) {}}, s.cfg.Timeout, time.Time{})
 		}
 	}
-	s.found(e, gid, ok)
 }

@@ -35,13 +35,19 @@ type Source struct {
 	closed  bool
 	live    map[*lookup]struct{} // under way
 	pending map[entry][]*lookup  // who waits for an entry
-	told    map[entry]mad.GID    // what was answered
+	told    map[entry]answer     // what was answered
 }
 
 // entry names an entry of the neighbour table.
 type entry struct {
 	index int // of the interface
 	ip    netip.Addr
+}
+
+// answer is what was told of an entry.
+type answer struct {
+	gid     mad.GID
+	doubted bool // the entry failed, and the kernel was made to ask all once more
 }
 
 // lookup is one call of Locate. Its fields belong to the source's mutex, except
@@ -80,7 +86,7 @@ func start(cfg Config, open func() (table, error), news notifier) (*Source, erro
 	}
 	s := &Source{cfg: cfg, log: cfg.Log, open: open, news: news,
 		queue: make(chan *lookup, MaxLookups), stop: make(chan struct{}),
-		live: map[*lookup]struct{}{}, pending: map[entry][]*lookup{}, told: map[entry]mad.GID{}}
+		live: map[*lookup]struct{}{}, pending: map[entry][]*lookup{}, told: map[entry]answer{}}
 	s.done.Add(2)
 	go s.asker(t)
 	go s.listener()
@@ -136,12 +142,17 @@ func (s *Source) Locate(ep *resolver.Endpoint, src, dst *resolver.Addr, deadline
 			wait = max(left, 0)
 		}
 	}
-	l := &lookup{dst: ip, on: on, done: done}
+	s.begin(&lookup{dst: ip, on: on, done: done}, wait, deadline)
+}
+
+// begin gives l to the asker. It ends after wait, if that or a deadline is set.
+func (s *Source) begin(l *lookup, wait time.Duration, deadline time.Time) {
+	fail := func(format string, a ...any) { l.done(resolver.Location{}, fmt.Errorf("neigh: "+format, a...)) }
 	s.mu.Lock()
 	switch {
 	case s.closed:
 		s.mu.Unlock()
-		done(resolver.Location{}, errClosed)
+		l.done(resolver.Location{}, errClosed)
 		return
 	case len(s.live) >= MaxLookups:
 		s.mu.Unlock()

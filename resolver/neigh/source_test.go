@@ -461,6 +461,58 @@ func TestMoved(t *testing.T) {
 	})
 }
 
+// A peer that stopped answering where it was is looked for once: it may be elsewhere
+// and have said nothing. If it is nowhere nothing is reported (field case 9: that is
+// what a lost SM looks like too), and the kernel is left alone.
+func TestMovedSilently(t *testing.T) {
+	run(t, nil, func(t *testing.T, l *lab) {
+		e := at(4, "10.0.0.77")
+		l.has(e, gid(77), unix.NUD_REACHABLE)
+		l.ask("10.0.0.1", "10.0.0.77")
+		fails := func() {
+			l.do(func() { delete(l.entries, e) })
+			l.news <- rtnl.Neigh{Index: 4, IP: e.ip, State: unix.NUD_FAILED}
+			synctest.Wait()
+		}
+		l.news <- rtnl.Neigh{Index: 4, IP: e.ip, State: unix.NUD_NONE} // only collected
+		l.news <- rtnl.Neigh{Index: 4, IP: at(4, "10.0.0.78").ip, State: unix.NUD_FAILED}
+		l.news <- rtnl.Neigh{Index: 99, IP: e.ip, State: unix.NUD_FAILED}
+		synctest.Wait()
+		if len(l.solicits) != 0 {
+			t.Errorf("asked %v", l.solicits)
+		}
+		for range 3 {
+			fails()
+			time.Sleep(time.Minute)
+		}
+		if l.solicits[e] != 1 || len(l.moved) != 0 {
+			t.Errorf("nobody there: asked %d times, moved %v", l.solicits[e], l.moved)
+		}
+		l.learns(e, gid(77)) // back where it was
+		l.peers[e] = gid(88)
+		fails()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if l.solicits[e] != 2 || len(l.moved) != 1 || l.moved[0] != gid(77) {
+			t.Errorf("elsewhere: asked %d times, moved %v", l.solicits[e], l.moved)
+		}
+	})
+}
+
+// A lookup may read what has changed before the notification comes: that is a move
+// as well.
+func TestMovedAsRead(t *testing.T) {
+	run(t, nil, func(t *testing.T, l *lab) {
+		e := at(4, "10.0.0.77")
+		l.has(e, gid(77), unix.NUD_REACHABLE)
+		l.ask("10.0.0.1", "10.0.0.77")
+		l.has(e, gid(88), unix.NUD_REACHABLE)
+		if r := l.ask("10.0.0.1", "10.0.0.77"); r.loc.GID != gid(88) || len(l.moved) != 1 || l.moved[0] != gid(77) {
+			t.Errorf("%+v, moved %v", r, l.moved)
+		}
+	})
+}
+
 // The table says one thing, and another before that is passed on: who asked is told
 // the newer one, or the older is reported as moved.
 func TestMovesWhileAsked(t *testing.T) {
@@ -546,9 +598,9 @@ func TestBounds(t *testing.T) {
 func TestTold(t *testing.T) {
 	run(t, nil, func(t *testing.T, l *lab) {
 		for i := range MaxTold + 10 {
-			l.s.remember(entry{4, netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})}, gid(1))
+			l.s.remember(entry{4, netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})}, answer{gid: gid(1)})
 		}
-		l.s.remember(entry{4, netip.AddrFrom4([4]byte{10, 1, 0, 9})}, gid(2))
+		l.s.remember(entry{4, netip.AddrFrom4([4]byte{10, 1, 0, 9})}, answer{gid: gid(2)})
 		if st := l.s.Stats(); st.Told != MaxTold || st.Forgot != 10 {
 			t.Errorf("%+v", st)
 		}
