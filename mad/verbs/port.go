@@ -9,8 +9,10 @@ import "C"
 
 import (
 	"fmt"
+	"math"
 	"net"
 	"sync/atomic"
+	"time"
 
 	"acmd/mad"
 	"acmd/mad/ring"
@@ -34,6 +36,8 @@ type Port struct {
 	fresh atomic.Bool                  // the channel told of completions
 	qps   atomic.Pointer[[]*queuePair] // changed by Send's goroutine
 	first *queuePair                   // of the default partition
+	base  time.Time
+	asked atomic.Int64 // since base: when we last multicast
 
 	rx    rxState
 	stats counters
@@ -63,7 +67,8 @@ func newPort(f *Fabric, inner transport.Port, name string, info *transport.PortI
 	if err != nil {
 		return nil, err
 	}
-	p := &Port{fabric: f, device: name, num: info.Num, inner: inner, ring: r, gate: transport.NewGate()}
+	p := &Port{fabric: f, device: name, num: info.Num, inner: inner, ring: r, gate: transport.NewGate(), base: time.Now()}
+	p.asked.Store(math.MinInt64 / 2)
 	p.qps.Store(&[]*queuePair{})
 	defer func() {
 		if err != nil {

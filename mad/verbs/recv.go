@@ -19,6 +19,7 @@ import (
 type rxState struct {
 	wc   [C.ACM_BATCH]C.struct_ibv_wc
 	more bool // the completion queue was not seen empty since it was armed
+	calm moderation
 	turn bool // the wrapped port is next: queue pairs had the last one
 }
 
@@ -48,10 +49,7 @@ func (p *Port) Recv(slots []*ring.Slot, deadline time.Time) (int, error) {
 			p.rx.turn = true
 			return n, nil
 		}
-		until := deadline
-		if !again.IsZero() && (until.IsZero() || again.Before(until)) {
-			until = again
-		}
+		until := earlier(earlier(deadline, again), p.rx.calm.look)
 		n, err := p.inner.Recv(slots, until)
 		if n > 0 || err != nil {
 			return n, p.because(err)
@@ -60,6 +58,14 @@ func (p *Port) Recv(slots []*ring.Slot, deadline time.Time) (int, error) {
 			return 0, nil
 		}
 	}
+}
+
+// earlier of two times; the zero time is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // because puts what ended the port in the place of an error of the wrapped one.
@@ -73,16 +79,16 @@ func (p *Port) because(err error) error {
 // poll exchanges slots for those that completions name, and returns how many.
 func (p *Port) poll(slots []*ring.Slot) (n int) {
 	rx := &p.rx
-	if p.fresh.Swap(false) {
-		// Armed before the queue is seen empty, so that nothing is missed. An error
-		// is the device's end, of which an event tells.
-		C.ibv_req_notify_cq(p.dev.rcq, 0)
+	if p.due() {
 		rx.more = true
 	}
 	for rx.more && n < len(slots) {
 		room := min(len(slots)-n, len(rx.wc))
 		got := int(C.ibv_poll_cq(p.dev.rcq, C.int(room), &rx.wc[0]))
 		rx.more = got == room
+		if got > 0 {
+			rx.calm.noted(got, time.Now())
+		}
 		for i := range max(got, 0) {
 			if p.take(&rx.wc[i], &slots[n]) {
 				n++

@@ -76,6 +76,9 @@ func (p *Port) sendQP(slots []*ring.Slot) (int, error) {
 		if err := q.send(s); err != nil {
 			return i, fmt.Errorf("verbs: %s: queue pair 0x%06x: %w", p.device, uint32(q.qpn()), err)
 		}
+		if s.Header().QPN() == mad.MulticastQPN {
+			p.ask()
+		}
 		p.stats.sent.Add(1)
 	}
 	return len(slots), nil
