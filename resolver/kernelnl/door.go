@@ -47,6 +47,7 @@ type Door struct {
 
 	// Of the goroutine.
 	table   table
+	ending  bool            // no lookups any more
 	said    map[string]bool // messages are logged once each
 	items   []completion
 	in, out []byte
@@ -105,8 +106,12 @@ func (d *Door) Close() error {
 func (d *Door) run() {
 	defer close(d.done)
 	d.err = d.serve()
-	// The kernel is told, so that it goes to the SA now and not when its wait is
-	// over.
+	// The kernel is told, also about what it has asked and nobody has read, so that
+	// it goes to the SA now and not when its wait is over.
+	d.ending = true
+	for more := d.err == nil; more; {
+		more, _ = d.receive(time.Now())
+	}
 	for s, ok := d.table.due(endOfTime); ok; s, ok = d.table.due(endOfTime) {
 		d.refuseBy(&s.h, s.last, &d.count.failed)
 	}

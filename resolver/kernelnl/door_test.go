@@ -218,6 +218,26 @@ func TestClose(t *testing.T) {
 	})
 }
 
+// What was asked while the door ended is answered too.
+func TestCloseUnread(t *testing.T) {
+	bubble(t, nil, func(l *lab) {
+		if c := l.k.Resolve(ask(7)); c.Wait() != kernelfake.Answered {
+			t.Fatal(c.Outcome)
+		}
+		var calls []*kernelfake.Call
+		for range 1000 {
+			calls = append(calls, l.k.Resolve(ask(7)), l.k.Resolve(ask(200_000)))
+		}
+		l.d.Close()
+		for i, c := range calls {
+			if want := []kernelfake.Outcome{kernelfake.Answered, kernelfake.Refused}[i%2]; c.Wait() != want || c.After != 0 {
+				t.Fatalf("request %d: outcome %d after %v", i, c.Outcome, c.After)
+			}
+		}
+		l.clean()
+	})
+}
+
 // field case 62: an address behind a gateway is answered from the rows of a file,
 // or from a path that is known, and refused at once otherwise.
 func TestIPResolve(t *testing.T) {

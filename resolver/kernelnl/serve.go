@@ -77,6 +77,10 @@ func (d *Door) resolve(arrived time.Time) {
 		}
 		return
 	}
+	if d.ending {
+		d.refuseBy(h, last, &d.count.failed)
+		return
+	}
 	tag, ok := d.table.add(h, arrived.Add(d.after(tellAt)), last)
 	if !ok {
 		d.once("busy", "too many requests at a time, the kernel has to ask the SA", "limit", d.cfg.Pending)
