@@ -3,7 +3,8 @@
 # test.sh [KERNEL...]: mad/umad and the whole daemon under real Debian kernels. Each
 # KERNEL is a package name (linux-image-amd64, linux-image-6.12-amd64); the kernels
 # run side by side. Per kernel: mad/umad on InfiniBand ports with OpenSM, mad/umad
-# on soft RoCE, acmd with acmctl on InfiniBand, and with IPoIB on it.
+# on soft RoCE, acmd with acmctl on InfiniBand, and with IPoIB on it, answers in the
+# kernel.
 #
 # What is downloaded is kept in KLAB_CACHE. Where the lab cannot be prepared (no
 # qemu, no root to install it, no network) that is said and nothing is tested; with
@@ -15,7 +16,7 @@ base=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}
 export KLAB_CACHE=${KLAB_CACHE:-${base:-/tmp}/acmd-kernel-lab}
 [ $# -gt 0 ] || set -- linux-image-amd64 linux-image-6.12-amd64
 # Tests that must have passed in each run; fewer mean that they were not there.
-least_umad=17 least_rxe=3 least_acmd=18 least_ipoib=4
+least_umad=17 least_rxe=3 least_acmd=18 least_ipoib=4 least_plans=2 least_fast=12
 
 unprepared() {
 	echo "kernel tests: $*" >&2
@@ -45,6 +46,8 @@ cd "$root"
 export CGO_ENABLED=0
 go test -c -o "$work/umad.test" ./mad/umad
 go test -c -o "$work/acmd.test" ./cmd/acmd
+go test -c -o "$work/bpf.test" ./bpf
+go test -c -o "$work/service.test" ./resolver/service
 go build -trimpath -o "$work/" ./cmd/acmd ./cmd/acmctl
 # The stock librdmacm, and a client of it: acmctl trace clients watches them.
 make -s -C bench/lab/peerlab build/raitest build/libfakeverbs.so || unprepared "raitest cannot be built (bench/lab/need.sh kernel names what it needs)"
@@ -64,7 +67,7 @@ guest() {
 	child=$!
 	wait $child || rc=$?
 	tr -d '\r' <"$out"
-	passed=$(grep -c -e '^--- PASS: TestKernel' -e '^--- PASS: TestIPoIB' "$out" || true)
+	passed=$(grep -c -e '^--- PASS: TestKernel' -e '^--- PASS: TestIPoIB' -e '^--- PASS: TestFast' "$out" || true)
 	if [ "$rc" = 0 ] && grep -q -e '--- SKIP' "$out"; then
 		echo "tests were skipped"
 		rc=1
@@ -89,6 +92,12 @@ kernel_tests() {
 		-e ACMD_KERNEL_LAB=softib "$work/acmd.test" -test.v -test.timeout 390s -test.run '^TestKernel' || bad=1
 	guest "acmd on IPoIB" $least_ipoib --softib -m ib_ipoib --opensm "-s 2" -t 200 -f "$work/acmd" -f "$work/acmctl" \
 		-e ACMD_KERNEL_LAB=ipoib "$work/acmd.test" -test.v -test.timeout 170s -test.run '^TestIPoIB' || bad=1
+	guest "plans of the fast path" $least_plans --net none -t 120 \
+		-e ACMD_CI=1 "$work/bpf.test" -test.v -test.timeout 100s -test.run '^TestFast' || bad=1
+	# The stock librdmacm is not in the guest, and use over minutes is no matter of the kernel.
+	guest "fast path" $least_fast --net none --mem 1024 -t 600 \
+		-e ACMD_CI=1 -e ACMD_RACE=4000 "$work/service.test" -test.v -test.timeout 580s \
+		-test.run '^TestFastPath' -test.skip 'Librdmacm|Signals|Use' || bad=1
 	return $bad
 }
 
