@@ -11,7 +11,7 @@ if [ "${1-}" = -quick ]; then
 	flags=(-quick)
 	shift
 fi
-[ $# -gt 0 ] || set -- machine cached counting clients pipelined cold multicast storm dead hostile start gobench
+[ $# -gt 0 ] || set -- machine cached fastpath counting clients pipelined cold multicast storm dead hostile start gobench
 mkdir -p out
 [ -x ../bin/acmd ] || make -s -C .. build || exit 1
 go build -o out/compare ./compare || exit 1

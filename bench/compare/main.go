@@ -20,6 +20,7 @@ var comparisons = []struct {
 	run  func(*bench)
 }{
 	{"cached", (*bench).cached},
+	{"fastpath", (*bench).fastpath},
 	{"counting", (*bench).counting},
 	{"clients", (*bench).clients},
 	{"pipelined", (*bench).pipelined},
