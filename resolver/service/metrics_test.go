@@ -237,3 +237,53 @@ func TestNetlinkMetrics(t *testing.T) {
 		t.Errorf("%+v", n)
 	}
 }
+
+// Hits in the kernel are on the page: with the seven counters as PERF_QUERY gives
+// them, under their own transport, and timed, one in 64.
+func TestMetricsKernelHits(t *testing.T) {
+	s := startFast(t, "kernel", "metrics_addr 127.0.0.1:0")
+	req := s.get(shapes[0], 1)
+	k := s.dial(t)
+	s.warm(k, req)
+	before := scrape(t, s.Daemon)
+	const hits = 1000
+	for range hits {
+		s.mustHit(k, req)
+	}
+	dial := acmsock.Dialer{RunDir: s.opts.RunDir}
+	c, err := dial.Dial(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	perf, err := c.Perf(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := scrape(t, s.Daemon)
+	for i, name := range sevenNames {
+		if got := value(t, page, "acmd_service_"+name+"_total"); got != perf[i] {
+			t.Errorf("service %s: %d on the page, %d by PERF_QUERY", name, got, perf[i])
+		}
+	}
+	grown := func(series string) uint64 { return value(t, page, series) - value(t, before, series) }
+	for _, series := range []string{
+		"acmd_service_resolves_total", "acmd_service_route_cache_hits_total",
+		`acmd_requests_total{op="resolve",transport="kernel"}`, `acmd_responses_total{status="success",transport="kernel"}`,
+		`acmd_kernel_messages_total{result="hit"}`,
+	} {
+		if n := grown(series); n != hits {
+			t.Errorf("%s has grown by %d, want %d", series, n, hits)
+		}
+	}
+	timed := grown(`acmd_request_duration_seconds_count{source="kernel"}`)
+	if timed == 0 || timed > hits/4 {
+		t.Errorf("%d of %d hits timed, want about one in 64", timed, hits)
+	}
+	if value(t, page, `acmd_fast_path_state{state="on"}`) != 1 || value(t, page, "acmd_fast_path_paths") == 0 {
+		t.Error("the fast path is not on, on the page")
+	}
+	if !strings.Contains(page, `acmd_bpf_program_runs_total{program="msg_verdict"}`) {
+		t.Error("the program is not on the page")
+	}
+}
