@@ -50,7 +50,7 @@ func (e *Engine) timeStep(class bpf.Latency, began int64) {
 
 // timeMiss notes the time of a query that waited, and records a slow one.
 func (e *Engine) timeMiss(w *waiter, st Status) {
-	took := e.Now() - (w.deadline - int64(e.cfg.RequestTimeout))
+	took := e.Now() - w.asked
 	e.counters.shard.Observe(bpf.LatMiss, took)
 	if took < int64(bpf.SlowAfter) {
 		return

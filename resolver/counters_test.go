@@ -73,12 +73,20 @@ func TestTimes(t *testing.T) {
 			string(r.Key) != string(dst.Bytes()) || s.Endpoints[r.Endpoint].Device != "mlx5_0" {
 			t.Errorf("slow request %+v", r)
 		}
+		// One that ends its wait by itself is timed like any other.
+		own := byIP("10.0.0.1", "10.0.0.4")
+		own.OwnDeadline = true
+		l.knows(own.Dst, 4)
+		l.want(own, StatusSuccess)
+		if maps.Read(&s); s.Latency[bpf.LatMiss].Count() != 2 || s.Latency[bpf.LatMiss].Sum != uint64(52*time.Millisecond) || len(s.Slow) != 2 {
+			t.Errorf("with its own deadline: %d timed, %d ns, %d slow", s.Latency[bpf.LatMiss].Count(), s.Latency[bpf.LatMiss].Sum, len(s.Slow))
+		}
 		// Refused at once, though not by Lookup.
 		l.want(byIP("10.9.9.9", "10.0.0.2"), StatusSrcAddr)
 		q := byIP("10.0.0.1", "10.0.0.3")
 		q.NoDelay = true
 		l.want(q, StatusNoData)
-		if maps.Read(&s); len(s.Slow) != 1 || s.Latency[bpf.LatMiss].Count() != 1 || s.Latency[bpf.LatHit].Count() != 1 {
+		if maps.Read(&s); len(s.Slow) != 2 || s.Latency[bpf.LatMiss].Count() != 2 || s.Latency[bpf.LatHit].Count() != 1 {
 			t.Errorf("%d slow, %d missed, %d at once", len(s.Slow), s.Latency[bpf.LatMiss].Count(), s.Latency[bpf.LatHit].Count())
 		}
 	})

@@ -42,6 +42,7 @@ type waiter struct {
 	w        Waiter
 	tag      uint64
 	flight   *flight
+	asked    int64
 	deadline int64
 	src      Addr // to be told, when the engine chose it
 	joined   bool // somebody else's flight
@@ -105,10 +106,11 @@ func (t *flightTable) addWaiter(f *flight, w *waiter) {
 	w.flight = f
 	f.waiters.push(w)
 	t.waiting++
+	w.asked = t.e.Now()
 	if w.own {
 		return
 	}
-	w.deadline = t.e.Now() + int64(t.e.cfg.RequestTimeout)
+	w.deadline = w.asked + int64(t.e.cfg.RequestTimeout)
 	w.earlierD = t.last
 	if t.last == nil {
 		t.first = w

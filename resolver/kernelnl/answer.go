@@ -54,6 +54,9 @@ func AppendFailure(b []byte, h *Header) []byte {
 	return appendHeader(b, headerLen, h.Type, flagErr, h.Seq)
 }
 
+// isFailure tells the error answer from the others.
+func isFailure(b []byte) bool { return binary.NativeEndian.Uint16(b[6:])&flagErr != 0 }
+
 // appendSetTimeout appends the request that sets how long the kernel waits for
 // answers, in ms.
 func appendSetTimeout(b []byte, seq uint32, wait time.Duration) []byte {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"acmd/bpf"
 	"acmd/mad"
 	"acmd/resolver"
 )
@@ -32,7 +33,7 @@ func (c *counted) Send(b []byte) error { c.sent++; c.dgid = mad.GID(b[36:52]); r
 // hit is a door outside of its goroutine, and a request for it.
 func hit(t testing.TB) (*Door, *counted, []byte) {
 	c := &counted{}
-	d := &Door{cfg: Config{Engine: cached{}, Wait: DefaultWait}, conn: c, log: slog.New(slog.DiscardHandler),
+	d := &Door{cfg: Config{Engine: cached{}, Wait: DefaultWait, Counters: bpf.NewShard()}, conn: c, log: slog.New(slog.DiscardHandler),
 		table: newTable(1), said: map[string]bool{}, out: make([]byte, 0, AnswerLen)}
 	return d, c, unhex(t, goldenAFIB)
 }

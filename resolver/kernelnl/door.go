@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"acmd/bpf"
 	"acmd/resolver"
 )
 
@@ -32,6 +33,9 @@ type Config struct {
 	Wait    time.Duration
 	Pending int          // requests that the engine may work on; 0: DefaultPending
 	Log     *slog.Logger // nil: slog.Default
+	// Counters is where the door counts beside its own [Stats]: what was asked, and
+	// success or "no data", which is all that the kernel is told. nil: nowhere.
+	Counters *bpf.Shard
 }
 
 // Door answers the requests that come in on a [Conn]. All methods are safe for
@@ -62,6 +66,9 @@ type Door struct {
 func New(conn Conn, cfg Config) *Door {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
+	}
+	if cfg.Counters == nil {
+		cfg.Counters = bpf.NewShard()
 	}
 	if cfg.Pending <= 0 {
 		cfg.Pending = DefaultPending

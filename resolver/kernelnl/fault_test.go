@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"acmd/bpf"
 	"acmd/resolver"
 	"acmd/resolver/kernelnl"
 	"acmd/resolver/kernelnl/kernelfake"
@@ -41,8 +42,8 @@ func alone(t *testing.T, edit func(*kernelnl.Config), f func(l *lab, e nowhere))
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		e := nowhere{asked: make(chan func(), 1<<16)}
-		l := &lab{t: t, k: kernelfake.New(), log: &logLines{}}
-		c := kernelnl.Config{Engine: e, Log: l.log.logger()}
+		l := &lab{t: t, k: kernelfake.New(), log: &logLines{}, maps: bpf.NewMemory()}
+		c := kernelnl.Config{Engine: e, Log: l.log.logger(), Counters: l.maps.Shard()}
 		if edit != nil {
 			edit(&c)
 		}

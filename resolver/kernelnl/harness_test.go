@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"acmd/bpf"
 	"acmd/mad"
 	"acmd/mad/sa"
 	"acmd/mad/transport"
@@ -41,6 +42,7 @@ type lab struct {
 	port *oneport
 	log  *logLines
 	host *hostnet.Static
+	maps *bpf.Maps // what the door counts for the service
 }
 
 // bubble runs f with a lab whose SA knows every GID up to 100,000 and answers
@@ -48,7 +50,7 @@ type lab struct {
 func bubble(t *testing.T, edit func(*resolver.Config, *kernelnl.Config), f func(l *lab)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		l := &lab{t: t, k: kernelfake.New(), sa: &scriptedSA{delay: 5 * time.Millisecond}, log: &logLines{}}
+		l := &lab{t: t, k: kernelfake.New(), sa: &scriptedSA{delay: 5 * time.Millisecond}, log: &logLines{}, maps: bpf.NewMemory()}
 		l.port = &oneport{port: transport.PortInfo{Num: 1, State: mad.PortActive, LID: 1, SMLID: 1, MTU: 5, Rate: 7,
 			GIDs: []mad.GID{gid(1)}, PKeys: []mad.PKey{0xffff}}}
 		l.host = &hostnet.Static{Addrs: []resolver.HostAddr{{IP: netip.MustParseAddr("10.9.0.1"), Ifname: "ib1", GID: gid(1), PKey: 0xffff}}}
@@ -57,7 +59,7 @@ func bubble(t *testing.T, edit func(*resolver.Config, *kernelnl.Config), f func(
 			Fabric: l.port, Host: l.host, Log: log, AddrTimeout: resolver.Forever, RouteTimeout: resolver.Forever,
 			OpenSA: func(string, transport.PortInfo) (resolver.SA, error) { return l.sa, nil },
 		}
-		kc := kernelnl.Config{Log: log}
+		kc := kernelnl.Config{Log: log, Counters: l.maps.Shard()}
 		if edit != nil {
 			edit(&rc, &kc)
 		}
@@ -84,6 +86,18 @@ func (l *lab) accounts() {
 	in := s.Resolves + s.IPResolves
 	if out := s.Answered + s.Failed + s.Expired + s.Busy + s.Late + s.SendErrors + uint64(s.Pending); in != out {
 		l.t.Errorf("%d requests, %d outcomes: %+v", in, out, s)
+	}
+	// What the service counts is the same.
+	var c bpf.Snapshot
+	l.maps.Read(&c)
+	word := func(k bpf.Kind) uint64 { return c.Words[bpf.RequestWord(bpf.DoorNetlink, k)] }
+	if word(bpf.KindPath) != s.Resolves || word(bpf.KindAddress) != s.IPResolves || word(bpf.KindInvalid) != s.Malformed+s.Unknown {
+		l.t.Errorf("the service counts %d, %d, %d requests, the door %+v", word(bpf.KindPath), word(bpf.KindAddress), word(bpf.KindInvalid), s)
+	}
+	good, bad := c.Words[bpf.ReplyWord(bpf.DoorNetlink, 0)], c.Words[bpf.ReplyWord(bpf.DoorNetlink, uint8(resolver.StatusNoData))]
+	refused := s.Failed + s.Expired + s.Busy + s.Malformed + s.Unknown
+	if good < s.Answered || bad < refused || good+bad > s.Answered+refused+s.SendErrors {
+		l.t.Errorf("the service counts %d and %d answers, the door %+v", good, bad, s)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"acmd/bpf"
 	"acmd/mad"
 	"acmd/resolver"
 
@@ -37,19 +38,26 @@ func (d *Door) message(h Header, body []byte, arrived time.Time) {
 	case errors.Is(err, ErrUnknown):
 		d.once("unknown", "operation refused", "client", h.Type>>10, "op", h.Type&0x3ff)
 		d.count.unknown.Add(1)
+		d.asked(bpf.KindInvalid)
 		d.send(AppendFailure(d.out, &h))
 	case err != nil:
 		d.once("malformed", "request refused", "err", err)
 		d.count.malformed.Add(1)
+		d.asked(bpf.KindInvalid)
 		d.send(AppendFailure(d.out, &h))
 	case d.req.IsIP():
 		d.count.ipResolves.Add(1)
+		d.asked(bpf.KindAddress)
 		d.resolveIP(arrived)
 	default:
 		d.count.resolves.Add(1)
+		d.asked(bpf.KindPath)
 		d.resolve(arrived)
 	}
 }
+
+// asked counts a request.
+func (d *Door) asked(k bpf.Kind) { d.cfg.Counters.Add(bpf.RequestWord(bpf.DoorNetlink, k), 1) }
 
 // control takes a message of netlink itself.
 func (d *Door) control(h *Header, body []byte) {
@@ -68,6 +76,7 @@ func (d *Door) resolve(arrived time.Time) {
 	last := arrived.Add(d.after(lastAt))
 	d.q = resolver.Query{Kind: resolver.ByPath, OwnDeadline: true, Path: d.req.Path}
 	if d.cfg.Engine.Lookup(&d.q, d.cfg.Engine.Now(), &d.a) {
+		d.cfg.Counters.Observe(bpf.LatHit, int64(time.Since(arrived)))
 		switch {
 		case d.a.Status != resolver.StatusSuccess:
 			d.refuseBy(h, last, &d.count.failed)
@@ -173,6 +182,11 @@ func (d *Door) sendBy(last time.Time, b []byte) bool {
 // send sends an answer. What cannot be sent is lost: the kernel asks the SA when
 // its wait is over.
 func (d *Door) send(b []byte) bool {
+	status := resolver.StatusSuccess
+	if isFailure(b) {
+		status = resolver.StatusNoData
+	}
+	d.cfg.Counters.Add(bpf.ReplyWord(bpf.DoorNetlink, uint8(status)), 1) // before anybody has it
 	err := d.conn.Send(b)
 	if err == nil {
 		return true

@@ -58,7 +58,7 @@ func (d *Daemon) startKernel(s *config.Settings, passed []int) {
 		return openKernel()
 	}
 	d.kernel = serveKernel(open, kernelRetry, kernelnl.Config{
-		Engine: d.engine, Static: d.preload, Wait: s.KernelTimeout, Log: d.log,
+		Engine: d.engine, Static: d.preload, Wait: s.KernelTimeout, Log: d.log, Counters: d.counters.Shard(),
 	})
 	d.onStop(d.kernel.close)
 }
