@@ -61,6 +61,28 @@ func activateLab(t *testing.T, sockets []*os.File, options ...string) *kernelLab
 	kernellab.Need(t, kernellab.Softib, kernellab.IPoIB)
 	kernellab.Control(t, "clear")
 	kernellab.Plug(t, labSource)
+	d := launchLab(t, sockets, options...)
+	l := &kernelLab{daemon: d, t: t, tid: 0x33000000}
+	t.Cleanup(l.finish)
+	kernellab.Eventually(t, "acmd serves", func() bool { return strings.Contains(d.out.String(), "serving clients") })
+	ctx, cancel := context.WithTimeout(t.Context(), labAnswer)
+	defer cancel()
+	var err error
+	if l.client, err = acmsock.Dial(ctx, d.sock()); err != nil {
+		t.Fatal(err)
+	}
+	// Only now, so that the daemon has the port's Report method.
+	if l.fabric, err = umad.New(umad.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	l.reopen()
+	l.resolves("sib2")
+	return l
+}
+
+// launchLab runs the daemon; the caller ends it.
+func launchLab(t *testing.T, sockets []*os.File, options ...string) *daemon {
+	t.Helper()
 	dir := t.TempDir()
 	opts, addr := filepath.Join(dir, "opts.cfg"), filepath.Join(dir, "addr.cfg")
 	text := strings.Join(append([]string{"log_file stderr", "poll_interval 400"}, append(options, "")...), "\n")
@@ -82,22 +104,7 @@ func activateLab(t *testing.T, sockets []*os.File, options ...string) *kernelLab
 		t.Fatal(err)
 	}
 	go func() { d.err = d.Wait(); close(d.done) }()
-	l := &kernelLab{daemon: d, t: t, tid: 0x33000000}
-	t.Cleanup(l.finish)
-	kernellab.Eventually(t, "acmd serves", func() bool { return strings.Contains(d.out.String(), "serving clients") })
-	ctx, cancel := context.WithTimeout(t.Context(), labAnswer)
-	defer cancel()
-	var err error
-	if l.client, err = acmsock.Dial(ctx, d.sock()); err != nil {
-		t.Fatal(err)
-	}
-	// Only now, so that the daemon has the port's Report method.
-	if l.fabric, err = umad.New(umad.Config{}); err != nil {
-		t.Fatal(err)
-	}
-	l.reopen()
-	l.resolves("sib2")
-	return l
+	return d
 }
 
 // finish ends the daemon, which has to go in order however it was treated.
