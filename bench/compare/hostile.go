@@ -26,7 +26,7 @@ const (
 // library's thread need the same processors: with the same flood at another node's
 // queue pair that is told apart.
 func (b *bench) hostile() {
-	slice := max(b.slice, hostileTime/time.Duration(b.rounds))
+	slice := max(b.slice, hostileTime/time.Duration(2*b.rounds))
 	if b.quick {
 		slice = time.Second
 	}

@@ -12,8 +12,8 @@ const (
 )
 
 // hasten is for when one of several requests was answered: what its answer took is
-// what the others should take. Those that are late by twice that again are sent
-// once more, without waiting for their gap. It makes good what a stock peer drops:
+// what the others should take. Those that are late by as much again are sent once
+// more, without waiting for their gap. It makes good what a stock peer drops:
 // while that asks the SA for the path to us, for the answer to our first request,
 // it forgets all others of ours (B-30, B-31).
 //
@@ -24,7 +24,7 @@ func (m *member) hasten(answered *lookup) {
 		return
 	}
 	now := time.Now()
-	late := max(2*now.Sub(answered.sent), minQuick)
+	late := max(now.Sub(answered.sent), minQuick)
 	for _, l := range m.seats {
 		if l == answered || l.quick >= maxQuick || !l.again.IsZero() {
 			continue

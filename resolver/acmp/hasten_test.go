@@ -72,7 +72,7 @@ func TestHasten(t *testing.T) {
 		if got := <-first; got.err != nil {
 			t.Error(got.err)
 		}
-		time.Sleep(9 * time.Millisecond) // of 10: twice what the answer took
+		time.Sleep(4 * time.Millisecond) // of 5, which the answer took
 		want("before it is late", 1, 1, 1)
 		time.Sleep(2 * time.Millisecond)
 		want("late", 1, 2, 2)
