@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -170,7 +171,9 @@ func TestAdopt(t *testing.T) {
 // Everybody may read, only the owner write.
 func TestModes(t *testing.T) {
 	dir := bpftest.Mount(t) + "/acmd/v1"
+	old := syscall.Umask(0o077)
 	m, _ := open(t, dir)
+	syscall.Umask(old)
 	defer m.Close()
 	list, err := os.ReadDir(dir)
 	if err != nil || len(list) != 7 {
@@ -181,8 +184,10 @@ func TestModes(t *testing.T) {
 			t.Errorf("%s: %v, %v", e.Name(), st.Mode(), err)
 		}
 	}
-	if st, err := os.Stat(dir); err != nil || st.Mode().Perm() != 0o755 {
-		t.Errorf("directory: %v, %v", st.Mode(), err)
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		if st, err := os.Stat(d); err != nil || st.Mode().Perm() != 0o755 {
+			t.Errorf("%s: %v, %v", d, st.Mode(), err)
+		}
 	}
 }
 

@@ -48,7 +48,7 @@ func lockPins(dir string) (*os.File, error) {
 	if err := onBPF(dir); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(dir, dirMode); err != nil {
+	if err := makeDir(dir); err != nil {
 		return nil, fmt.Errorf("pin directory: %w", err)
 	}
 	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
@@ -60,6 +60,24 @@ func lockPins(dir string) (*os.File, error) {
 		return nil, fmt.Errorf("pin directory %s: %w", dir, err)
 	}
 	return f, nil
+}
+
+// makeDir makes a directory and those above it with their mode, whatever the umask.
+func makeDir(dir string) error {
+	err := os.Mkdir(dir, dirMode)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := makeDir(filepath.Dir(dir)); err != nil {
+			return err
+		}
+		err = os.Mkdir(dir, dirMode)
+	}
+	switch {
+	case err == nil:
+		return os.Chmod(dir, dirMode)
+	case errors.Is(err, fs.ErrExist):
+		return nil
+	}
+	return err
 }
 
 // takeLock locks a directory that is ours alone to write.
@@ -78,7 +96,7 @@ func takeLock(f *os.File) error {
 		return err
 	}
 	if st.Mode&0o777 != dirMode {
-		return f.Chmod(dirMode) // the umask
+		return f.Chmod(dirMode)
 	}
 	return nil
 }

@@ -22,9 +22,8 @@ const topEvery = time.Second
 // topSource is where the counters are read from: the pins of a daemon, whether it
 // lives or not, else a daemon that has none.
 type topSource struct {
-	from  string
-	read  func(*bpf.Snapshot) error
-	close func()
+	from string
+	read func(*bpf.Snapshot) error
 }
 
 // top shows the counters until it is interrupted.
@@ -38,7 +37,6 @@ func (c *ctl) top(args []string) error {
 	if err != nil {
 		return err
 	}
-	defer src.close()
 	return c.runTop(src, *once)
 }
 
@@ -67,27 +65,38 @@ func (c *ctl) runTop(src *topSource, once bool) error {
 		if err := c.showTop(newTop(src, &last, &now)); err != nil || once {
 			return err
 		}
-		last, now = now, bpf.Snapshot{}
+		last, now = now, bpf.Snapshot{} // whose lists would be overwritten
 	}
 }
 
 // openTop prefers the pins; the control socket is for daemons that could not pin.
 func (c *ctl) openTop(dir string) (*topSource, error) {
-	r, err := bpf.Load(dir)
-	if err == nil {
-		return &topSource{from: dir, read: r.Read, close: func() { r.Close() }}, nil
-	}
-	read := func(s *bpf.Snapshot) error { return c.do("GET", "counters", nil, s) }
+	pins := &topSource{from: dir, read: func(s *bpf.Snapshot) error { return readPins(dir, s) }}
+	err := pins.read(new(bpf.Snapshot))
 	if !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("counters: %w", err)
+		return pins, err
 	}
-	if err := read(new(bpf.Snapshot)); err != nil {
+	socket := &topSource{
+		from: c.RunDir + "/" + control.SocketName,
+		read: func(s *bpf.Snapshot) error { return c.do("GET", "counters", nil, s) },
+	}
+	if err := socket.read(new(bpf.Snapshot)); err != nil {
 		if errors.Is(err, control.ErrUnavailable) {
 			return nil, fmt.Errorf("no counters are pinned at %s, and %w", dir, err)
 		}
 		return nil, err
 	}
-	return &topSource{from: c.RunDir + "/" + control.SocketName, read: read, close: func() {}}, nil
+	return socket, nil
+}
+
+// readPins opens them anew each time: the next daemon may have replaced them.
+func readPins(dir string, s *bpf.Snapshot) error {
+	r, err := bpf.Load(dir)
+	if err != nil {
+		return fmt.Errorf("counters: %w", err)
+	}
+	defer r.Close()
+	return r.Read(s)
 }
 
 // showTop prints one reading, on a terminal over the last one.

@@ -216,7 +216,7 @@ func TestTopSocket(t *testing.T) {
 	var stdout bytes.Buffer
 	c := &ctl{Env: &Env{Stdout: &stdout, RunDir: run}, ctx: ctx, timeout: time.Minute}
 	c.flags = c.newFlags("top")
-	src := &topSource{from: "here", read: func(s *bpf.Snapshot) error { m.Read(s); return nil }, close: func() {}}
+	src := &topSource{from: "here", read: func(s *bpf.Snapshot) error { m.Read(s); return nil }}
 	if err := c.runTop(src, false); err != nil || !strings.Contains(stdout.String(), "mlx5_7/3") {
 		t.Errorf("interrupted: %v\n%s", err, stdout.String())
 	}

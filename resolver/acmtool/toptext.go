@@ -51,6 +51,9 @@ func (v *topView) tables() [][][]string {
 	}
 	lat := [][]string{{"LATENCY", "COUNT", "PER SECOND", "P50", "P99", "P99.9", "MEAN", "OF"}}
 	for _, l := range v.Latency {
+		if l.Name == bpf.LatKernel.String() {
+			l.Name += ", 1 in 64"
+		}
 		row := append(l.cells(), "-", "-", "-", "-", "-")
 		if l.Count > 0 {
 			of := "all"
