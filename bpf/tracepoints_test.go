@@ -3,6 +3,7 @@
 package bpf
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -115,4 +116,33 @@ func TestAsked(t *testing.T) {
 	if a.Tid != 0xb || a.Asked == 0 || a.Sent|a.Copies|a.Arrived != 0 {
 		t.Fatalf("another: %+v", a)
 	}
+}
+
+// Whatever a format says, it does no harm, and none passes that lacks a field.
+func FuzzRecord(f *testing.F) {
+	for _, at := range []tracepoint{onSend, onSent, onAnswer, onRead} {
+		text, err := os.ReadFile(filepath.Join("testdata/tracefs/events", at.group, at.name, "format"))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	spec, err := loadTrace()
+	if err != nil {
+		f.Fatal(err)
+	}
+	var record *btf.Struct
+	if err := spec.Types.TypeByName(onSent.record, &record); err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, format []byte) {
+		if checkRecord(record, format) != nil {
+			return
+		}
+		for _, m := range record.Members {
+			if m.Name != "common" && !bytes.Contains(format, []byte(m.Name)) {
+				t.Errorf("no %s in\n%s", m.Name, format)
+			}
+		}
+	})
 }

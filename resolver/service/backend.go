@@ -168,6 +168,7 @@ func (d *Daemon) State() any {
 		"fast_path": d.fastPathState(),
 		"neigh":     d.neighState(),
 		"metrics":   d.metrics.state(),
+		"trace":     d.trace.state(),
 		"counters":  d.countersState(),
 	}
 }

@@ -15,9 +15,19 @@ import (
 // tracepoints for that and lets us.
 type fabricTrace struct {
 	running atomic.Pointer[bpf.Trace]
-	// Of the topology goroutine.
-	wanted bool // the fabric is the kernel's
-	said   bool // that there is no trace, and why
+	reason  atomic.Pointer[error] // why there is none, once that was said
+	wanted  bool                  // the fabric is the kernel's; of the topology goroutine
+}
+
+// state is what `acmctl state` shows.
+func (f *fabricTrace) state() map[string]any {
+	switch reason := f.reason.Load(); {
+	case f.running.Load() != nil:
+		return map[string]any{"on": true}
+	case reason != nil:
+		return map[string]any{"on": false, "reason": (*reason).Error()}
+	}
+	return map[string]any{"on": false, "reason": "the fabric is not the kernel's"}
 }
 
 // prepareTrace has the SA clients tell what they ask. It comes before the first
@@ -44,8 +54,7 @@ func (d *Daemon) traceFabric() {
 		d.log.Info("SA requests are followed through the kernel")
 		return
 	}
-	if !d.trace.said {
-		d.trace.said = true
+	if d.trace.reason.Swap(&err) == nil {
 		d.log.Info("no latency of the fabric alone: the kernel's tracepoints are not to be had", "reason", err)
 	}
 	d.trace.wanted = errors.Is(err, os.ErrNotExist)
