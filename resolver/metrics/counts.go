@@ -57,7 +57,7 @@ func collectCounts(ch chan<- prometheus.Metric, s *Snapshot) {
 	count := func(d *prometheus.Desc, n uint64, labels ...string) {
 		send(ch, d, prometheus.CounterValue, float64(n), labels...)
 	}
-	for _, door := range []bpf.Door{bpf.DoorUnix, bpf.DoorTCP} { // the third counts by itself
+	for door := range bpf.NumDoors {
 		for kind := range bpf.NumKinds {
 			count(requests, c.Words[bpf.RequestWord(door, kind)], door.String(), kind.String())
 		}
@@ -67,7 +67,7 @@ func collectCounts(ch chan<- prometheus.Metric, s *Snapshot) {
 			if name := resolver.Status(status).String(); strings.HasPrefix(name, "status ") {
 				other += n // the protocol has no such status
 			} else {
-				count(responses, n, door.String(), StatusLabel(resolver.Status(status)))
+				count(responses, n, door.String(), statusLabel(resolver.Status(status)))
 			}
 		}
 		count(responses, other, door.String(), "other")
@@ -101,8 +101,8 @@ func collectCounts(ch chan<- prometheus.Metric, s *Snapshot) {
 	}
 }
 
-// StatusLabel is a status as a label's value.
-func StatusLabel(s resolver.Status) string { return strings.ReplaceAll(s.String(), " ", "_") }
+// statusLabel is a status as a label's value.
+func statusLabel(s resolver.Status) string { return strings.ReplaceAll(s.String(), " ", "_") }
 
 func truth(v bool) float64 {
 	if v {

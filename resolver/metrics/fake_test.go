@@ -85,8 +85,6 @@ func synthetic() *Snapshot {
 	number(9, s.Neigh)
 	number(10, s.Host)
 	number(11, s.Ports[0].Queues)
-	s.Netlink.Requests = []Count{{[]string{"path"}, 811}, {[]string{"address"}, 812}}
-	s.Netlink.Responses = []Count{{[]string{"success"}, 821}}
 	s.Netlink.Unanswered = []Count{{[]string{"late"}, 831}}
 	s.Netlink.Ignored = []Count{{[]string{"foreign"}, 841}}
 	number(1, &s.Clients)

@@ -197,8 +197,6 @@ func collectNetlink(ch chan<- prometheus.Metric, n *Netlink) {
 		return
 	}
 	emit(ch, netlinkMetrics, n)
-	counts(ch, requests, n.Requests, "netlink")
-	counts(ch, responses, n.Responses, "netlink")
 	counts(ch, netlinkUnanswered, n.Unanswered)
 	counts(ch, netlinkIgnored, n.Ignored)
 }

@@ -94,10 +94,8 @@ type FastPath struct {
 // FastPathStates are off: not configured; on; stopped: by the kill switch; failed.
 var FastPathStates = [...]string{"off", "on", "stopped", "failed"}
 
-// Netlink is what the door for the kernel's own requests counts.
+// Netlink is what the door for the kernel's own requests counts beside Counts.
 type Netlink struct {
-	Requests   []Count // labels: op
-	Responses  []Count // labels: status
 	Unanswered []Count // labels: reason
 	Ignored    []Count // labels: reason
 	Overruns   uint64  // times that the kernel dropped messages

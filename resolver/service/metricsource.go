@@ -105,21 +105,8 @@ func fastPathMetrics(st fastPathState) metrics.FastPath {
 }
 
 func netlinkMetrics(st *kernelnl.Stats) *metrics.Netlink {
-	// The kernel is told that there is a path or that there is none; the status is
-	// what a client would have been told.
-	reply := func(s resolver.Status, n uint64) metrics.Count {
-		return metrics.Count{Labels: []string{metrics.StatusLabel(s)}, N: n}
-	}
 	one := func(label string, n uint64) metrics.Count { return metrics.Count{Labels: []string{label}, N: n} }
 	return &metrics.Netlink{
-		Requests: []metrics.Count{
-			one("path", st.Resolves), one("address", st.IPResolves), one("invalid", st.Malformed+st.Unknown),
-		},
-		Responses: []metrics.Count{
-			reply(resolver.StatusSuccess, st.Answered), reply(resolver.StatusNoData, st.Failed),
-			reply(resolver.StatusTimedOut, st.Expired), reply(resolver.StatusNoMemory, st.Busy),
-			reply(resolver.StatusInvalid, st.Malformed+st.Unknown),
-		},
 		Unanswered: []metrics.Count{one("late", st.Late), one("send_error", st.SendErrors), one("rejected", st.Rejected)},
 		Ignored:    []metrics.Count{one("foreign", st.Foreign), one("control", st.Control), one("unreadable", st.Unreadable)},
 		Overruns:   st.Overruns,
