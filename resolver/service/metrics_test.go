@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"acmd/mad/fabric"
 	"acmd/mad/transport"
@@ -211,9 +212,9 @@ func TestFastPathMetrics(t *testing.T) {
 		"off":     {Setting: "off"},
 		"on":      {Setting: "kernel", State: fastpath.State{On: true}},
 		"stopped": {Setting: "kernel-all"},
-		"failed":  {Setting: "kernel", State: fastpath.State{Reason: "no privilege"}},
+		"failed":  {Setting: "kernel", State: fastpath.State{Reason: "no privilege: " + strings.Repeat("é", 100) + "\nverifier:"}},
 	} {
-		if f := fastPathMetrics(st); f.State != want || f.Reason != st.Reason || !slices.Contains(metrics.FastPathStates[:], want) {
+		if f := fastPathMetrics(st); f.State != want || f.Reason != brief(st.Reason) || len(f.Reason) > 200 || strings.HasSuffix(f.Reason, "verifier:") || !utf8.ValidString(f.Reason) || !slices.Contains(metrics.FastPathStates[:], want) {
 			t.Errorf("%+v: %+v, want %s", st, f, want)
 		}
 	}

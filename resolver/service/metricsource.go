@@ -5,6 +5,7 @@ package service
 import (
 	"fmt"
 	"runtime"
+	"strings"
 
 	"acmd/resolver"
 	"acmd/resolver/acmsock"
@@ -90,7 +91,7 @@ func byReason[R interface {
 
 func fastPathMetrics(st fastPathState) metrics.FastPath {
 	f := metrics.FastPath{
-		State: "off", Reason: st.Reason, Paths: int64(st.Paths), Puts: st.Puts, Deletes: st.Deletes, Full: st.Full,
+		State: "off", Reason: brief(st.Reason), Paths: int64(st.Paths), Puts: st.Puts, Deletes: st.Deletes, Full: st.Full,
 		Lost: st.Lost, Inserted: st.Inserted, Refused: st.Refused, Refreshed: st.Refreshed,
 	}
 	switch {
@@ -102,6 +103,14 @@ func fastPathMetrics(st fastPathState) metrics.FastPath {
 		f.State = "stopped"
 	}
 	return f
+}
+
+// brief cuts a reason down to what a label is good for: it may end with what the
+// kernel's verifier has to say.
+func brief(reason string) string {
+	const most = 200
+	line, _, _ := strings.Cut(reason, "\n")
+	return strings.ToValidUTF8(line[:min(len(line), most)], "")
 }
 
 func netlinkMetrics(st *kernelnl.Stats) *metrics.Netlink {
