@@ -156,7 +156,7 @@ func countKernelHits(t *testing.T, processes, n int) {
 
 // On CI these are ten million; the race detector makes clients that slow that a
 // hundredth has to do.
-func TestKernelHitsCounted(t *testing.T) {
+func TestHitsInKernelCounted(t *testing.T) {
 	n := 100_000
 	if os.Getenv("ACMD_CI") == "1" && !raceDetector() {
 		n = 10_000_000
@@ -170,7 +170,7 @@ func raceDetector() bool {
 }
 
 // A daemon that is killed while the kernel answers has counted every reply.
-func TestKernelHitsOutliveKill(t *testing.T) {
+func TestHitsInKernelOutliveKill(t *testing.T) {
 	root, dir := bpftest.Mount(t), t.TempDir()
 	pins := bpf.PinDir(root, dir)
 	var total, before uint64 // requests sent, and hits counted, so far
