@@ -15,6 +15,9 @@
 // [Maps.Endpoint] are for those who count, [Maps.Read] for those who report, and
 // [Load] reads the pins of another process, dead or alive.
 //
+// [LoadFast] loads the program that answers cached requests inside the client's
+// send() (fastpath.bpf.c); resolver/fastpath decides what it knows.
+//
 // Layouts are in acm_maps.h. acm_kstat is written by programs of the fast path;
 // what it has is part of every total.
 package bpf

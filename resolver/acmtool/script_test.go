@@ -112,6 +112,24 @@ func newScript(t *testing.T) *script {
 	}
 	t.Cleanup(func() { srv.Close() })
 	srv.Handle("POST /v1/acquire", acquire)
+	on := true
+	state := func(w http.ResponseWriter) {
+		st := map[string]any{"setting": "kernel", "on": on, "port": 249, "paths": 3, "messages": map[string]int{"miss": 2, "hit": 17}}
+		if !on {
+			st["reason"] = "as the test wants"
+		}
+		control.WriteJSON(w, st)
+	}
+	srv.Handle("GET /v1/fast-path", func(w http.ResponseWriter, _ *http.Request) { state(w) })
+	srv.Handle("POST /v1/fast-path", func(w http.ResponseWriter, r *http.Request) {
+		var req control.FastPathRequest
+		if err := control.ReadJSON(w, r, &req); err != nil {
+			control.WriteError(w, http.StatusBadRequest, err)
+			return
+		}
+		on = req.On
+		state(w)
+	})
 	return s
 }
 
