@@ -45,14 +45,16 @@ func acquireLab(t *testing.T) (*lab, *acquireTables) {
 
 // acquireTables are the GID tables as the kernel has them now.
 type acquireTables struct {
-	gone mad.GID // has left its table since the engine's last look
-	err  error
+	gone  mad.GID // has left its table since the engine's last look
+	err   error
+	reads int
 }
 
 // v4 is an IP address in the form of a RoCE GID.
 func v4(s string) mad.GID { return netip.MustParseAddr(s).As16() }
 
 func (a *acquireTables) read(device string, port uint8) (list []transport.GIDEntry, err error) {
+	a.reads++
 	switch device {
 	case "mlx5_0":
 		if port == 2 {
@@ -215,12 +217,18 @@ func TestAcquireNoDevice(t *testing.T) {
 	}
 }
 
-// A table that cannot be read is no entry; without a reader the fabric's GIDs are
+// Only the table of the port is read, those of Ethernet ports only where no
+// InfiniBand port has the GID. A table that cannot be read is no entry; without a reader the fabric's GIDs are
 // the table.
 func TestAcquireTable(t *testing.T) {
 	l, tables := acquireLab(t)
 	tables.err = errors.New("input/output error")
 	req := AcquireRequest{Path: pathFrom(gidOf(5), 5, 0xffff)}
+	defer func() {
+		if tables.reads != 1 {
+			t.Errorf("%d tables were read", tables.reads)
+		}
+	}()
 	if _, err := l.e.Acquire(&req); !errors.Is(err, ErrNoGID) || !strings.Contains(err.Error(), "cannot be read: input/output error") {
 		t.Error(err)
 	}
