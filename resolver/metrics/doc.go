@@ -5,8 +5,9 @@
 // carries native histograms.
 //
 // A scrape reads a [Snapshot] from the [Source] and writes it down. It asks
-// nothing of the fabric, takes no lock that a request could wait for, and is the
-// only time that anything is done here: between scrapes the door costs nothing.
+// nothing of the fabric, holds no lock for longer than some words take to read, and
+// is the only time that anything is done here: between scrapes the door costs
+// nothing.
 //
 // Names begin with acmd_ and follow Prometheus' rules: base units, _total for what
 // only grows. The labels device, port and pkey say where; with the first two the
