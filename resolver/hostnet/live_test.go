@@ -116,13 +116,17 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
+// same waits until the owners are those that ip addr shows. That is read each time:
+// an interface that goes up has its link-local address a while later.
 func (f *follower) same(t *testing.T, what string, least int) {
 	t.Helper()
-	want := ipAddr(t)
-	if len(want) < least {
-		t.Fatalf("%s: only %d addresses", what, len(want))
-	}
-	eventually(t, what, func() bool { return slices.Equal(f.owned(), want) })
+	eventually(t, what, func() bool {
+		want := ipAddr(t)
+		if len(want) < least {
+			t.Fatalf("%s: only %d addresses", what, len(want))
+		}
+		return slices.Equal(f.owned(), want)
+	})
 }
 
 // field case 18: 20,000 changes, and more, as fast as ip makes them; in the end the
