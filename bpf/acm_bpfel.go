@@ -63,7 +63,7 @@ type acmAcmSlow struct {
 	Kind   uint8
 	Len    uint8
 	Key    [64]uint8
-	Pad    [2]uint64
+	Pad    [3]uint64
 	End    uint64
 }
 

@@ -140,7 +140,7 @@ struct acm_slow {
 	__u8 kind;  /* of key: 1 name, 2 IPv4, 3 IPv6, 4 GID, 5 LID, 0x10 path record */
 	__u8 len;   /* of key */
 	__u8 key[64];
-	__u64 pad[2];
+	__u64 pad[3];
 	__u64 end;
 };
 
