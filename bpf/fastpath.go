@@ -249,8 +249,9 @@ func cgroupRoot() string {
 	return "/sys/fs/cgroup"
 }
 
-// Close takes all sockets off the map and the programs out of the kernel. What
-// [Fast.Conn] returned must not be used any more.
+// Close takes all sockets off the map and the programs out of the kernel; what
+// clients have not read yet of its answers is lost. What [Fast.Conn] returned must
+// not be used any more.
 func (f *Fast) Close() error {
 	if f.meta != nil {
 		f.SetOn(false)

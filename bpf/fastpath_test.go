@@ -3,6 +3,8 @@
 package bpf
 
 import (
+	"errors"
+	"net"
 	"os"
 	"testing"
 	"unsafe"
@@ -82,5 +84,125 @@ func TestFastLayouts(t *testing.T) {
 		if n := spec.Maps[name].MaxEntries; n != want {
 			t.Errorf("%s has %d entries, want %d", name, n, want)
 		}
+	}
+}
+
+// openServed loads a plan for a listener and gives it a connection that its server has
+// answered once.
+func openServed(t *testing.T, conns int) *fastTest {
+	t.Helper()
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := openFast(FastConfig{Port: portOf(ln.Addr()), Paths: 64, Conns: conns}, fastPlans[0])
+	if err != nil {
+		ln.Close()
+		t.Fatal(err)
+	}
+	ft := &fastTest{testServer: testServer{ln: ln, fast: f, gate: make(chan struct{})}}
+	served := make(chan error, 1)
+	go ft.serve(served)
+	t.Cleanup(func() {
+		ln.Close()
+		if err := errors.Join(<-served, f.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return ft
+}
+
+// client connects and asks once; the server has its slot by then.
+func (t *fastTest) client(tb *testing.T) (port uint16) {
+	tb.Helper()
+	c, err := net.Dial("tcp4", t.ln.Addr().String())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { c.Close() })
+	t.conn = c
+	t.ask(&testShapes[0], byDaemon, "the first request")
+	if t.err != nil {
+		tb.Fatal(t.err)
+	}
+	return portOf(c.LocalAddr())
+}
+
+func insert(t *testing.T, f *Fast, port uint16) (sent uint64, err error) {
+	t.Helper()
+	if rerr := f.Insert([]uint16{port}, func(_ uint16, n uint64, e error) { sent, err = n, e }); rerr != nil {
+		t.Fatal(rerr)
+	}
+	return sent, err
+}
+
+// A socket that does not fit the map, or that another program has, is refused and
+// stays as it was; nobody's socket is said to be gone.
+func TestFastInsertRefused(t *testing.T) {
+	needSockets(t)
+	a := openServed(t, 1)
+	first := a.client(t)
+	if sent, err := insert(t, a.fast, first); err != nil || sent != 88 {
+		t.Fatalf("%d bytes, %v", sent, err)
+	}
+	if sent, err := insert(t, a.fast, first); err != nil || sent != 88 {
+		t.Errorf("the same once more: %d bytes, %v", sent, err)
+	}
+	// One connection of the server at a time: the first has to end.
+	a.conn.Close()
+	second := a.client(t)
+	if _, err := insert(t, a.fast, second); err != nil {
+		t.Errorf("after the first was closed: %v", err)
+	}
+	if _, err := insert(t, a.fast, 1); !errors.Is(err, ErrFastGone) {
+		t.Errorf("no connection: %v", err)
+	}
+	a.conn.Close()
+
+	// Another owner: a second fast path for the same listener.
+	third := a.client(t)
+	other, err := openFast(FastConfig{Port: portOf(a.ln.Addr()), Paths: 64, Conns: 64}, fastPlans[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, err := insert(t, other, third); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := insert(t, a.fast, third); !errors.Is(err, ErrFastRefused) {
+		t.Errorf("a socket of another program: %v", err)
+	}
+	a.ask(&testShapes[0], byDaemon, "on a socket of another program")
+	if a.err != nil {
+		t.Error(a.err)
+	}
+}
+
+// More clients than the map holds: those that do not fit are served by the daemon.
+func TestFastMapFull(t *testing.T) {
+	needSockets(t)
+	a := openServed(t, 2)
+	a.client(t)
+	lookup := func(conns int) (refused int) {
+		var held []net.Conn
+		for range conns {
+			c, err := net.Dial("tcp4", a.ln.Addr().String()) // the backlog takes it
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, c)
+			if _, err := insert(t, a.fast, portOf(c.LocalAddr())); errors.Is(err, ErrFastRefused) {
+				refused++
+			} else if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, c := range held {
+			c.Close()
+		}
+		return refused
+	}
+	if n := lookup(5); n != 3 {
+		t.Errorf("%d of 5 sockets refused by a map for 2", n)
 	}
 }

@@ -162,24 +162,6 @@ func (f *Fast) walk(ports []uint16, done func(port uint16, sent uint64, err erro
 	return nil
 }
 
-// Evict takes all sockets off the map; their connections stay.
-func (f *Fast) Evict() error {
-	var key uint64
-	for range f.obj.AcmCli.MaxEntries() {
-		err := f.obj.AcmCli.NextKey(nil, &key)
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			return nil
-		}
-		if err == nil {
-			err = f.obj.AcmCli.Delete(&key)
-		}
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) { // a client may close meanwhile
-			return fmt.Errorf("take sockets off the map: %w", err)
-		}
-	}
-	return nil
-}
-
 // Counts sums what became of messages, over endpoints and CPUs.
 func (f *Fast) Counts() (sum [NumKernelWords]uint64) {
 	for i := range f.kstat {

@@ -17,8 +17,8 @@ type Client struct {
 	slot *bpf.FastConn
 	port uint16
 
-	asked atomic.Uint64 // epoch in which it was to be put onto the map
-	on    atomic.Uint64 // epoch in which it was put there
+	asked atomic.Bool // it was to be put onto the map
+	on    atomic.Bool // it is there, or about to be
 	gone  atomic.Bool
 }
 
@@ -30,6 +30,7 @@ func (s *Service) Accept(port uint16) acmsock.FastConn {
 		return nil
 	}
 	c := &Client{s: s, slot: s.k.Conn(port), port: port}
+	c.on.Store(s.cfg.All && s.on.Load())
 	c.slot.Take()
 	return c
 }
@@ -44,14 +45,9 @@ func (c *Client) Release() {
 // all; before these replies are written.
 func (c *Client) Publish(answered, replied uint64) { c.slot.Publish(answered, replied) }
 
-// OnMap reports whether the kernel may answer on this connection: nobody should
-// be kept waiting there.
-func (c *Client) OnMap() bool {
-	if c.s.cfg.All {
-		return c.s.on.Load()
-	}
-	return c.on.Load() == c.s.epoch.Load()
-}
+// OnMap reports whether the socket is on the map: nobody should be kept waiting
+// there, also while the fast path is switched off.
+func (c *Client) OnMap() bool { return c.on.Load() }
 
 // Offer has the kernel answer a question from now on, once there is an answer. It
 // is one of those that the program can parse: a source and a destination in this
@@ -75,14 +71,13 @@ func (c *Client) Offer(q *resolver.Query) {
 // before is in the kernel, and then calls done, see [acmsock.FastConn].
 func (c *Client) Insert(done func(sent uint64, ok bool)) bool {
 	s := c.s
-	epoch := s.epoch.Load()
-	if c.asked.Load() == epoch || !s.on.Load() {
+	if c.asked.Load() || !s.on.Load() {
 		return false
 	}
-	c.asked.Store(epoch)
+	c.asked.Store(true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.waiting = append(s.waiting, insertion{c, epoch, done})
+	s.waiting = append(s.waiting, insertion{c, done})
 	s.poke()
 	return true
 }

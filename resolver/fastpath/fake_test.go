@@ -33,7 +33,6 @@ type fakeKernel struct {
 	paths   map[bpf.FastKey]bpf.FastPath
 	sources map[bpf.FastKey]uint16
 	socks   map[uint16]bool
-	evicted int
 	closed  bool
 
 	hold      chan struct{} // not nil: PutPaths waits for it
@@ -119,13 +118,6 @@ func (k *fakeKernel) Insert(ports []uint16, done func(uint16, uint64, error)) er
 		k.mu.Unlock()
 		done(p, 88, err)
 	}
-	return nil
-}
-
-func (k *fakeKernel) Evict() error {
-	defer k.lock()()
-	clear(k.socks)
-	k.evicted++
 	return nil
 }
 

@@ -38,7 +38,6 @@ type Kernel interface {
 	PutSource(key *bpf.FastKey, slot uint16) error
 	DeleteSources(keys []bpf.FastKey) error
 	Insert(ports []uint16, done func(port uint16, sent uint64, err error)) error
-	Evict() error
 	Counts() [bpf.NumKernelWords]uint64
 	Close() error
 }
@@ -81,8 +80,7 @@ type Service struct {
 	settled sync.Cond       // done has grown, or the service has stopped
 	waiting []insertion     // clients to be put onto the map, once what was offered is there
 
-	on      atomic.Bool   // clients may be put onto the map
-	epoch   atomic.Uint64 // raised whenever sockets are taken off the map
+	on      atomic.Bool // clients may be put onto the map
 	count   counts
 	inserts inserter
 
@@ -113,7 +111,6 @@ func New(cfg Config) *Service {
 	}
 	s := &Service{cfg: cfg, log: cfg.Log, dropped: map[uint32]bool{}, wake: make(chan struct{}, 1), stop: make(chan struct{})}
 	s.settled.L = &s.mu
-	s.epoch.Store(1)
 	s.tab.init(cfg.Capacity)
 	s.inserts.init()
 	return s
@@ -158,7 +155,6 @@ func (s *Service) Fail(err error) {
 	s.mu.Unlock()
 	if k != nil && !stopped {
 		k.SetOn(false)
-		err = errors.Join(err, s.inserts.evictAll(s))
 	}
 	if was && s.cfg.Changed != nil {
 		s.cfg.Changed(false)
@@ -190,11 +186,12 @@ func (s *Service) Switch(on bool) error {
 			s.cfg.Changed(on)
 		}
 	}
-	if on {
-		return nil
-	}
-	return s.inserts.evictAll(s)
+	return nil
 }
+
+// leave is how long clients may take to read what the kernel has answered before the
+// programs go, which hold it.
+const leave = 50 * time.Millisecond
 
 // Stop switches off and closes the programs. The connections of the door must be
 // closed before.
@@ -212,6 +209,9 @@ func (s *Service) Stop() error {
 	s.mu.Unlock()
 	close(s.stop)
 	s.over.Wait()
+	if s.cfg.All || s.count.inserted.Load() > 0 {
+		time.Sleep(leave)
+	}
 	return s.k.Close()
 }
 

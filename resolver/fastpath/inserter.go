@@ -13,24 +13,25 @@ import (
 // of the host's.
 const gather = 10 * time.Millisecond
 
-// inserter is the one goroutine that changes the map of sockets. It is not the
-// owner of the copy: a walk may take long, and an invalidation must not wait for it.
+// inserter is the one goroutine that puts sockets onto the map. It is not the owner
+// of the copy: a walk may take long, and an invalidation must not wait for it.
+//
+// Nobody takes sockets off: an answer that lies unread there would be lost with that.
+// They leave when they are closed.
 type inserter struct {
 	mu   sync.Mutex
 	list []insertion
 
-	wake  chan struct{}
-	evict chan chan error // take all sockets off
+	wake chan struct{}
 }
 
 // insertion is a client whose socket is to be put onto the map.
 type insertion struct {
-	c     *Client
-	epoch uint64
-	done  func(sent uint64, ok bool)
+	c    *Client
+	done func(sent uint64, ok bool)
 }
 
-func (i *inserter) init() { i.wake, i.evict = make(chan struct{}, 1), make(chan chan error) }
+func (i *inserter) init() { i.wake = make(chan struct{}, 1) }
 
 func (i *inserter) add(list []insertion) {
 	if len(list) == 0 {
@@ -58,9 +59,6 @@ func (i *inserter) main(s *Service) {
 		select {
 		case <-s.stop:
 			return
-		case done := <-i.evict:
-			s.epoch.Add(1)
-			done <- s.k.Evict()
 		case <-i.wake:
 			timer.Reset(wait)
 		case <-timer.C:
@@ -73,30 +71,17 @@ func (i *inserter) main(s *Service) {
 	}
 }
 
-// evictAll takes all sockets off the map. Those that are waiting stay off as well
-// while the fast path is off.
-func (i *inserter) evictAll(s *Service) error {
-	done := make(chan error, 1)
-	select {
-	case i.evict <- done:
-		return <-done
-	case <-s.stop:
-		return nil
-	}
-}
-
 // insert marks clients before they are on the map, not after: from the first
 // answer of the kernel on, nobody may wait there.
 func (i *inserter) insert(s *Service, list []insertion) {
-	epoch, on := s.epoch.Load(), s.on.Load()
 	byPort := make(map[uint16]insertion, len(list))
 	ports := make([]uint16, 0, len(list))
 	for _, in := range list {
-		if !on || in.epoch != epoch || in.c.gone.Load() {
+		if in.c.gone.Load() {
 			in.done(0, false)
 			continue
 		}
-		in.c.on.Store(epoch)
+		in.c.on.Store(true)
 		byPort[in.c.port] = in
 		ports = append(ports, in.c.port)
 	}
@@ -105,7 +90,7 @@ func (i *inserter) insert(s *Service, list []insertion) {
 	}
 	stays := func(in insertion) {
 		s.count.refused.Add(1)
-		in.c.on.Store(0)
+		in.c.on.Store(false)
 		in.done(0, false)
 	}
 	err := s.k.Insert(ports, func(port uint16, sent uint64, err error) {

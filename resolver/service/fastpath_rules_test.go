@@ -119,14 +119,16 @@ func TestFastPathFlushes(t *testing.T) {
 			}
 		}
 		s.warm(k, req)
+		k.send(req) // answered, and read when it is switched off
 		if err := s.switchFastPath(false); err != nil {
 			t.Fatal(err)
 		}
+		s.replies(k, req)
 		s.mustPass(k, req)
 		if err := s.switchFastPath(true); err != nil {
 			t.Fatal(err)
 		}
-		s.warm(k, req) // the old connection is put onto the map again
+		s.mustHit(k, req) // on the old connection
 	}
 }
 
@@ -356,5 +358,34 @@ func TestFastPathPortTaken(t *testing.T) {
 	k.send(s.get(shapes[2], 1))
 	if r := k.message(); r[2] != 0 {
 		t.Errorf("reply % x", r)
+	}
+}
+
+// With a TCP mode its own listener carries the fast path, and its port file stays
+// whatever becomes of that.
+func TestFastPathTCPModes(t *testing.T) {
+	for _, mode := range []string{"loop", "open"} {
+		t.Run(mode, func(t *testing.T) {
+			port := freePort(t)
+			s := startFast(t, "kernel", "server_mode "+mode, "server_port "+strconv.Itoa(port))
+			if s.port != port {
+				t.Fatalf("fast path on port %d, want %d", s.port, port)
+			}
+			k := s.dial(t)
+			req := s.get(shapes[2], 1)
+			for end := time.Now().Add(patience); s.hits() == 0; time.Sleep(time.Millisecond) {
+				k.send(req)
+				if r := k.message(); r[2] != 0 && r[2] != byte(resolver.StatusNoData) {
+					t.Fatalf("reply % x", r)
+				}
+				if time.Now().After(end) {
+					t.Fatalf("no hit: %+v", s.fast.State())
+				}
+			}
+			s.fast.Fail(errors.New("for the test"))
+			if b, err := os.ReadFile(filepath.Join(s.opts.RunDir, "ibacm.port")); err != nil || string(b) != strconv.Itoa(port)+"\n" {
+				t.Errorf("port file %q, %v", b, err)
+			}
+		})
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"acmd/mad/transport"
 	"acmd/resolver"
 	"acmd/resolver/acmsock"
+	"acmd/resolver/config"
 
 	"golang.org/x/sys/unix"
 )
@@ -96,7 +97,9 @@ func startFastTuned(t *testing.T, mode string, tune func(*resolver.Config), opts
 	}
 	s.f.AddRule(fabric.Rule{On: fabric.Deliveries, Class: mad.ClassSA, Attr: madsa.AttrPathRecord, Delay: 10 * time.Millisecond,
 		Match: func(_ int, m *mad.Packet) bool { return slow[madsa.Path(m).DGID()] }})
-	s.unix = s.dialUnix()
+	if d.settings.Load().ServerMode == config.ModeUnix {
+		s.unix = s.dialUnix()
+	}
 	return s
 }
 
