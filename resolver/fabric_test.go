@@ -4,6 +4,7 @@ package resolver_test
 
 import (
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,6 +38,12 @@ func (p saPort) Close()                { p.Client.Close(); p.port.Close() }
 
 func onFabric(t *testing.T, cfg fabric.Config, f func(*node)) {
 	t.Helper()
+	onFabricWith(t, cfg, func(*resolver.Config) {}, f)
+}
+
+// onFabricWith is onFabric with an edited configuration of the engine.
+func onFabricWith(t *testing.T, cfg fabric.Config, edit func(*resolver.Config), f func(*node)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		fab, err := fabric.New(cfg)
 		if err != nil {
@@ -56,7 +63,13 @@ func onFabric(t *testing.T, cfg fabric.Config, f func(*node)) {
 			host.Addrs = append(host.Addrs, ip)
 		}
 		name := fabric.NodeName(0, 1)
-		e, err := resolver.New(resolver.Config{
+		var engine atomic.Pointer[resolver.Engine]
+		suspect := func() {
+			if e := engine.Load(); e != nil {
+				e.Kick()
+			}
+		}
+		rc := resolver.Config{
 			Fabric: fab, Host: host, Log: log, Loopback: true, AddrTimeout: 24 * time.Hour, RouteTimeout: resolver.Forever,
 			Sources: []resolver.AddressSource{source}, OnTopology: source.SetEndpoints, OnEvent: source.Event,
 			Addresses: []resolver.AddressEntry{{Addr: resolver.NameAddr(name), Text: name, Device: dev, Port: 1, Default: true}},
@@ -65,16 +78,19 @@ func onFabric(t *testing.T, cfg fabric.Config, f func(*node)) {
 				if err != nil {
 					return nil, err
 				}
-				c := saclient.Open(p, info, saclient.Config{Retries: 2}, log)
+				c := saclient.Open(p, info, saclient.Config{Retries: 2, Suspect: suspect}, log)
 				if err := source.Attach(device, info.Num, c); err != nil {
 					t.Error(err)
 				}
 				return saPort{acmp.EngineSA{Client: c}, p}, nil
 			},
-		})
+		}
+		edit(&rc)
+		e, err := resolver.New(rc)
 		if err != nil {
 			t.Fatal(err)
 		}
+		engine.Store(e)
 		defer e.Close()
 		time.Sleep(2 * time.Second) // groups are joined
 		f(&node{t, fab, e})

@@ -16,12 +16,15 @@ import (
 const (
 	quiet = 100 * time.Millisecond
 	burst = 2 * time.Second
+	// toldPolls is how many polls there are for one look at devices that tell of
+	// their changes by themselves: events can be lost (field case 22).
+	toldPolls = 10
 )
 
 // initTopology takes the first look.
 func (e *Engine) initTopology() error {
 	e.ports.init(slices.Clone(e.cfg.Addresses))
-	return e.look()
+	return e.look(true)
 }
 
 // Kick makes the engine look at devices and addresses soon, for whoever knows
@@ -64,6 +67,7 @@ func (e *Engine) topologyLoop() {
 	settle.Stop()
 	defer settle.Stop()
 	var first time.Time // start of a burst
+	polls := 0
 	for {
 		select {
 		case <-e.stop:
@@ -76,7 +80,7 @@ func (e *Engine) topologyLoop() {
 			now := time.Now()
 			if first.IsZero() {
 				first = now
-				e.lookLogged()
+				e.lookLogged(true)
 				settle.Reset(quiet)
 			} else {
 				settle.Reset(max(0, min(quiet, first.Add(burst).Sub(now))))
@@ -84,25 +88,26 @@ func (e *Engine) topologyLoop() {
 			e.portEvent(ev)
 		case <-settle.C:
 			first = time.Time{}
-			e.lookLogged()
+			e.lookLogged(true)
 		case <-e.kick:
-			e.lookLogged()
+			e.lookLogged(true)
 		case <-poll.C:
-			e.lookLogged()
+			polls++
+			e.lookLogged(polls%toldPolls == 0 || !e.told())
 		case req := <-e.setaddr:
 			e.ports.entries = req.entries
 			e.ports.again = true
-			e.lookLogged()
+			e.lookLogged(true)
 			close(req.done)
 		}
 	}
 }
 
-// lookLogged looks, and logs a failure once until it changes.
-func (e *Engine) lookLogged() {
+// lookLogged looks, at the devices too or at addresses alone, and logs a failure once until it changes.
+func (e *Engine) lookLogged(devices bool) {
 	s := &e.ports
 	msg := ""
-	if err := e.look(); err != nil {
+	if err := e.look(devices); err != nil {
 		msg = err.Error()
 		if msg != s.lastErr {
 			e.log.Warn("devices or addresses cannot be listed", "err", err)
@@ -135,17 +140,20 @@ func (e *Engine) portEvent(ev transport.Event) {
 
 // look compares devices and addresses with the last look and acts on the
 // difference.
-func (e *Engine) look() error {
+func (e *Engine) look(devices bool) error {
 	s := &e.ports
-	devs, err := e.cfg.Fabric.Devices()
-	if err != nil {
-		return err
+	e.closeDead()
+	devs := s.devices
+	if devices || s.again {
+		var err error
+		if devs, err = e.cfg.Fabric.Devices(); err != nil {
+			return err
+		}
 	}
 	hosts, hostErr := e.cfg.Host.Addresses()
 	if hostErr != nil {
 		hosts = s.hosts // names from the address file need no addresses
 	}
-	e.closeDead()
 	if s.looked && !s.again && sameDevices(devs, s.devices) && slices.Equal(hosts, s.hosts) {
 		return hostErr
 	}
@@ -153,6 +161,27 @@ func (e *Engine) look() error {
 	s.devices, s.hosts = devs, hosts
 	e.apply()
 	return hostErr
+}
+
+// told reports whether every device with an InfiniBand port has a source of events.
+func (e *Engine) told() bool {
+	w, ok := e.cfg.Fabric.(transport.Watcher)
+	if !ok {
+		return false
+	}
+	source := map[string]string{}
+	for _, s := range w.EventSources() {
+		source[s.Device] = s.Source
+	}
+	for i := range e.ports.devices {
+		d := &e.ports.devices[i]
+		for j := range d.Ports {
+			if d.Ports[j].LinkLayer == transport.LinkInfiniBand && (source[d.Name] == "" || source[d.Name] == transport.SourcePoll) {
+				return false
+			}
+		}
+	}
+	return len(e.ports.devices) > 0
 }
 
 // closeDead closes ports whose SA client has ended by itself (field case 76), so

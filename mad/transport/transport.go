@@ -119,6 +119,26 @@ type Event struct {
 	Port   uint8 // 0 for the device
 }
 
+// SourcePoll is the source of a device that tells nothing: it is looked at.
+const SourcePoll = "poll"
+
+// EventSource says how a transport learns what happens to a device.
+type EventSource struct {
+	Device string `json:"device"`
+	Source string `json:"source"` // "uverbs" ..., or SourcePoll
+	Reason string `json:"reason,omitempty"`
+	Events uint64 `json:"events"` // told by the source so far
+	Lost   uint64 `json:"lost"`   // of them, dropped as nobody took them in time
+}
+
+// Watcher is a Fabric that can say how it learns what happens. Devices without an
+// entry are looked at.
+type Watcher interface {
+	// EventSources lists the devices that are watched or could not be, in the order
+	// of Devices.
+	EventSources() []EventSource
+}
+
 // Caps says what a port can do beyond unicast MADs.
 type Caps struct {
 	// Multicast: MADs to a multicast LID and GID with QPN 0xFFFFFF go to the

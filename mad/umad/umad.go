@@ -36,6 +36,7 @@ type Fabric struct {
 	closed bool
 	ports  map[*Port]struct{}
 	smp    map[portKey]smpInfo
+	watch  *watcher // nil until Events
 }
 
 type portKey struct {
@@ -60,9 +61,6 @@ func New(cfg Config) (*Fabric, error) {
 
 // Name implements [transport.Fabric].
 func (f *Fabric) Name() string { return "umad" }
-
-// Events implements [transport.Fabric]; umad notices nothing by itself.
-func (f *Fabric) Events() <-chan transport.Event { return nil }
 
 // Devices implements [transport.Fabric]. What sysfs lacks is asked of the SMAs of
 // all ports at a time, and not again while nothing changes; only InfiniBand ports
@@ -157,12 +155,17 @@ func openUmad(path string) (int, error) {
 // Close implements [transport.Fabric].
 func (f *Fabric) Close() error {
 	f.mu.Lock()
+	again := f.closed
 	f.closed = true
+	w := f.watch
 	var open []*Port
 	for p := range f.ports {
 		open = append(open, p)
 	}
 	f.mu.Unlock()
+	if w != nil && !again {
+		w.close()
+	}
 	var err error
 	for _, p := range open {
 		err = errors.Join(err, p.Close())

@@ -158,6 +158,7 @@ func (d *Daemon) State() any {
 		"uptime_s":  int64(time.Since(d.started) / time.Second),
 		"endpoints": eps,
 		"ports":     ports,
+		"events":    d.fabric.EventSources(),
 		"engine":    d.engine.Stats(),
 		"failures":  d.engine.Failures(),
 		"acm":       d.acm.Stats(),
