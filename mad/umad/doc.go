@@ -22,6 +22,11 @@
 // time-out, is asked of the local port's own SMA with a directed-route SMP of no
 // hops.
 //
+// umad itself tells nothing of ports. Events come from the asynchronous descriptor of
+// each device's uverbs, made with raw ioctls, and from kobject uevents; a device whose
+// uverbs cannot be opened is left to whoever polls Devices. The requests of mlx5 and
+// mlx4 are from the kernel's headers and were not tried on hardware.
+//
 // When a device goes away every call on its descriptor fails with EIO for ever;
 // that is [transport.ErrGone].
 package umad

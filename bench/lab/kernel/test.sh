@@ -16,7 +16,7 @@ base=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}
 export KLAB_CACHE=${KLAB_CACHE:-${base:-/tmp}/acmd-kernel-lab}
 [ $# -gt 0 ] || set -- linux-image-amd64 linux-image-6.12-amd64
 # Tests that must have passed in each run; fewer mean that they were not there.
-least_umad=17 least_rxe=3 least_acmd_rxe=1 least_acmd=18 least_ipoib=4 least_maps=11 least_fast=12
+least_umad=21 least_rxe=3 least_acmd_rxe=1 least_acmd=20 least_ipoib=4 least_maps=11 least_fast=12
 
 unprepared() {
 	echo "kernel tests: $*" >&2
@@ -84,14 +84,14 @@ kernel_tests() {
 	local kernel=$1 bad=0 child=
 	trap '[ -z "$child" ] || kill $child 2>/dev/null; exit 1' TERM
 	trap - EXIT
-	guest "mad/umad on InfiniBand" $least_umad --softib-args "hcas=8 switches=2" --opensm "-s 2" -t 200 \
-		-e ACMD_KERNEL_LAB=softib "$work/umad.test" -test.v -test.timeout 180s -test.run '^TestKernelSoftib' || bad=1
+	guest "mad/umad on InfiniBand" $least_umad --softib-args "hcas=8 switches=2" --opensm "-s 2" -t 300 \
+		-e ACMD_KERNEL_LAB=softib "$work/umad.test" -test.v -test.timeout 280s -test.run '^TestKernelSoftib' || bad=1
 	guest "mad/umad on soft RoCE" $least_rxe -t 120 \
 		-e ACMD_KERNEL_LAB=rxe "$work/umad.test" -test.v -test.timeout 100s -test.run '^TestKernelRXE' || bad=1
 	guest "acmd on soft RoCE" $least_acmd_rxe -t 120 -f "$work/acmd" -f "$work/acmctl" \
 		-e ACMD_KERNEL_LAB=rxe "$work/acmd.test" -test.v -test.timeout 100s -test.run '^TestRXE' || bad=1
-	guest "acmd on InfiniBand" $least_acmd --softib --opensm "-s 2" -t 420 -f "$work/acmd" -f "$work/acmctl" "${client[@]}" \
-		-e ACMD_KERNEL_LAB=softib "$work/acmd.test" -test.v -test.timeout 390s -test.run '^TestKernel' || bad=1
+	guest "acmd on InfiniBand" $least_acmd --softib --opensm "-s 2" -t 480 -f "$work/acmd" -f "$work/acmctl" "${client[@]}" \
+		-e ACMD_KERNEL_LAB=softib "$work/acmd.test" -test.v -test.timeout 450s -test.run '^TestKernel' || bad=1
 	guest "acmd on IPoIB" $least_ipoib --softib -m ib_ipoib --opensm "-s 2" -t 200 -f "$work/acmd" -f "$work/acmctl" \
 		-e ACMD_KERNEL_LAB=ipoib "$work/acmd.test" -test.v -test.timeout 170s -test.run '^TestIPoIB' || bad=1
 	guest "pins and plans of the fast path" $least_maps --net none -t 200 \
