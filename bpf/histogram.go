@@ -80,14 +80,6 @@ func (h *Histogram) Count() (n uint64) {
 	return n
 }
 
-// Add adds another histogram.
-func (h *Histogram) Add(o *Histogram) {
-	for i := range h.Buckets {
-		h.Buckets[i] += o.Buckets[i]
-	}
-	h.Sum += o.Sum
-}
-
 // Sub takes an earlier reading away.
 func (h *Histogram) Sub(o *Histogram) {
 	for i := range h.Buckets {

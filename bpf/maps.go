@@ -190,16 +190,6 @@ func (m *Maps) Share(spec *ebpf.CollectionSpec) (opts ebpf.CollectionOptions, er
 // reach them.
 var ErrNoMaps = errors.New("counters are in ordinary memory")
 
-// SetFast is the kill switch of the fast path: one store, which the program reads
-// on each message.
-func (m *Maps) SetFast(on bool) {
-	var v uint32
-	if on {
-		v = 1
-	}
-	atomic.StoreUint32(&m.head.FastOn, v)
-}
-
 // Shard hands out a slot for writers of any kind, which may have to share it;
 // that costs cache lines in common and no count.
 func (m *Maps) Shard() *Shard {

@@ -127,6 +127,12 @@ func countKernelHits(t *testing.T, processes, n int) {
 	}
 	s := pinned(t, bpf.PinDir(root, dir))
 	hits := kernelHits(&s)
+	if !s.FastOn {
+		t.Error("the pins say that the kernel does not answer")
+	}
+	if n := s.Latency[bpf.LatKernel].Count(); n < hits/64/2 || n > hits/64*2 {
+		t.Errorf("%d of %d kernel hits timed, want one in 64", n, hits)
+	}
 	if hits < received/2 {
 		t.Errorf("%d of %d replies came from the kernel, the rest tests nothing: %v", hits, received, s.Kernel)
 	}
