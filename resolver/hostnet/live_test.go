@@ -25,7 +25,7 @@ const patience = time.Minute
 // Host that takes what is called ib... for IPoIB: all else is the kernel's own.
 func wires(t *testing.T) *Host {
 	t.Helper()
-	netns.Run(t, "ip", "link", "add", "ib0", "type", "veth", "peer", "name", "ib1")
+	netns.Pair(t, "ib0", "ib1")
 	return New(Config{Look: func() ([]rtnl.Link, []rtnl.Addr, error) {
 		links, addrs, err := kernelLook()
 		for i := range links {

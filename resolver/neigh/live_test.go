@@ -26,7 +26,7 @@ import (
 // (cmd/acmd, TestIPoIBNeigh).
 func wire(t *testing.T) hostnet.Interface {
 	t.Helper()
-	netns.Run(t, "ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1")
+	netns.Pair(t, "v0", "v1")
 	for _, arg := range []string{
 		"addr add 10.1.0.1/24 dev v0", "-6 addr add 2001:db8::1/64 dev v0 nodad", "link set v0 up", "link set v1 up",
 		"neigh add 10.1.0.5 lladdr 02:00:00:00:00:05 dev v0",

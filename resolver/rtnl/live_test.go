@@ -23,7 +23,7 @@ const patience = 30 * time.Second
 // pair makes two interfaces joined by a wire and returns the index of the first.
 func pair(t *testing.T) int {
 	t.Helper()
-	netns.Run(t, "ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1")
+	netns.Pair(t, "v0", "v1")
 	for _, arg := range []string{
 		"addr add 10.1.0.1/24 dev v0", "-6 addr add 2001:db8::1/64 dev v0 nodad",
 		"link set v0 up", "link set v1 up",
@@ -68,7 +68,7 @@ func TestLiveTables(t *testing.T) {
 	index := pair(t)
 	c := dial(t)
 	links, err := c.Links()
-	if err != nil || len(links) != 3 {
+	if err != nil || len(links) < 3 { // some kernels put more into a new namespace
 		t.Errorf("links %+v, %v", links, err)
 	}
 	for _, l := range links {

@@ -56,6 +56,8 @@ func Enter(t *testing.T, programs ...string) bool {
 	switch {
 	case err == nil && strings.Contains(string(out), "--- PASS: "+t.Name()):
 		t.Logf("in a namespace of its own:\n%s", out)
+	case err == nil && strings.Contains(string(out), "--- SKIP: "+t.Name()):
+		t.Skipf("in a namespace of its own:\n%s", out)
 	case err == nil || errors.As(err, &exit):
 		t.Fatalf("in a namespace of its own: %v\n%s", err, out)
 	default:
@@ -70,6 +72,15 @@ func missing(t *testing.T, format string, a ...any) {
 		t.Fatalf(format, a...)
 	}
 	t.Skipf(format, a...)
+}
+
+// Pair makes two Ethernet interfaces that are joined by a wire. It skips the test
+// where the kernel has none, as Enter does.
+func Pair(t *testing.T, a, b string) {
+	t.Helper()
+	if out, err := exec.Command("ip", "link", "add", a, "type", "veth", "peer", "name", b).CombinedOutput(); err != nil {
+		missing(t, "this kernel makes no veth pair: %v: %s", err, out)
+	}
 }
 
 // Run runs a program and returns its output.
