@@ -46,7 +46,10 @@ func (c *addressCache) get(p *Port, h *mad.UserHeader) (*C.struct_ibv_ah, error)
 	}
 	if c.young == nil || len(c.young) >= ahGeneration {
 		c.drop(c.old)
-		c.old, c.young = c.young, make(map[C.struct_acm_address]*C.struct_ibv_ah, ahGeneration)
+		c.old, c.young = c.young, c.old
+		if c.young == nil {
+			c.young = make(map[C.struct_acm_address]*C.struct_ibv_ah, ahGeneration)
+		}
 	}
 	c.young[a] = ah
 	return ah, nil
@@ -65,6 +68,7 @@ func (c *addressCache) drop(m map[C.struct_acm_address]*C.struct_ibv_ah) {
 	for _, ah := range m {
 		C.ibv_destroy_ah(ah)
 	}
+	clear(m)
 }
 
 func (c *addressCache) clear() {

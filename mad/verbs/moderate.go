@@ -46,15 +46,16 @@ func (m *moderation) flood(now time.Time) bool {
 }
 
 // due decides whether the completion queue is to be looked at now, and arms it if
-// that is how the next look is to come.
-func (p *Port) due() bool {
+// that is how the next look is to come. A loop that serves the port knows nothing
+// of our clock: for that it is always armed.
+func (p *Port) due(driven bool) bool {
 	rx := &p.rx
 	fresh := p.fresh.Swap(false)
 	if !fresh && rx.calm.look.IsZero() {
 		return false
 	}
 	now := time.Now()
-	asking := now.Sub(p.base) < time.Duration(p.asked.Load())+askedTime
+	asking := driven || now.Sub(p.base) < time.Duration(p.asked.Load())+askedTime
 	switch {
 	case !asking && rx.calm.flood(now):
 		if !fresh && now.Before(rx.calm.look) {

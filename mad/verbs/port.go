@@ -31,6 +31,8 @@ type Port struct {
 	dev    *device
 	depth  int // receive buffers of a queue pair
 	gate   *transport.Gate
+	poll   int // epoll descriptor of a pollable port, else -1
+	kick   int // its eventfd for completions
 
 	woken atomic.Bool
 	fresh atomic.Bool                  // the channel told of completions
@@ -67,7 +69,7 @@ func newPort(f *Fabric, inner transport.Port, name string, info *transport.PortI
 	if err != nil {
 		return nil, err
 	}
-	p := &Port{fabric: f, device: name, num: info.Num, inner: inner, ring: r, gate: transport.NewGate(), base: time.Now()}
+	p := &Port{fabric: f, device: name, num: info.Num, inner: inner, ring: r, gate: transport.NewGate(), poll: -1, kick: -1, base: time.Now()}
 	p.asked.Store(math.MinInt64 / 2)
 	p.qps.Store(&[]*queuePair{})
 	defer func() {
@@ -85,6 +87,11 @@ func newPort(f *Fabric, inner transport.Port, name string, info *transport.PortI
 	}
 	p.caps = inner.Caps()
 	p.caps.Multicast, p.caps.Listens, p.caps.QPN = true, true, p.first.qpn()
+	if in, ok := inner.(transport.Pollable); ok {
+		if err = p.watchAll(in); err != nil {
+			return nil, err
+		}
+	}
 	if err = p.dev.watch(C.int(p.dev.channel.fd), name+" completions", p.completion); err != nil {
 		return nil, err
 	}
@@ -100,6 +107,7 @@ func (p *Port) completion() error {
 		return err
 	}
 	p.fresh.Store(true)
+	p.signal()
 	p.inner.Wake()
 	return nil
 }
@@ -222,5 +230,6 @@ func (p *Port) free() {
 	if p.dev != nil {
 		p.dev.close()
 	}
+	p.unwatch() // nothing signals any more
 	p.ring.Retire()
 }

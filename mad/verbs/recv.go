@@ -30,10 +30,18 @@ func (p *Port) Recv(slots []*ring.Slot, deadline time.Time) (int, error) {
 		return 0, err
 	}
 	defer p.gate.Leave()
+	// A loop that waits for the descriptor looks without waiting here.
+	driven := p.kick >= 0 && !deadline.IsZero() && !time.Now().Before(deadline)
+	if driven {
+		p.unsignal()
+	}
 	for {
 		if p.rx.turn {
 			p.rx.turn = false
 			if n, err := p.inner.Recv(slots, time.Unix(1, 0)); n > 0 || err != nil {
+				if driven {
+					p.signal() // completions were not looked at
+				}
 				return n, p.because(err)
 			}
 		}
@@ -43,10 +51,13 @@ func (p *Port) Recv(slots []*ring.Slot, deadline time.Time) (int, error) {
 		case p.woken.Swap(false):
 			return 0, nil
 		}
-		n := p.poll(slots)
+		n := p.look(slots, driven)
 		again := p.healAll()
 		if n > 0 {
 			p.rx.turn = true
+			if driven && p.rx.more {
+				p.signal() // there may be more than was taken
+			}
 			return n, nil
 		}
 		until := earlier(earlier(deadline, again), p.rx.calm.look)
@@ -76,10 +87,10 @@ func (p *Port) because(err error) error {
 	return err
 }
 
-// poll exchanges slots for those that completions name, and returns how many.
-func (p *Port) poll(slots []*ring.Slot) (n int) {
+// look exchanges slots for those that completions name, and returns how many.
+func (p *Port) look(slots []*ring.Slot, driven bool) (n int) {
 	rx := &p.rx
-	if p.due() {
+	if p.due(driven) {
 		rx.more = true
 	}
 	for rx.more && n < len(slots) {

@@ -14,6 +14,8 @@ import (
 
 	"acmd/mad"
 	"acmd/mad/ring"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -27,13 +29,17 @@ const (
 
 var (
 	errResetting = errors.New("queue pair is being reset")
-	errFull      = errors.New("send queue stays full")
+	errFull      = fmt.Errorf("send queue is full: %w", unix.EAGAIN)
 	errNoGroup   = errors.New("no group of this partition is joined")
 )
 
 // Send implements [transport.Port]. The ACM class leaves by the queue pair of its
 // partition, all else by the wrapped port.
-func (p *Port) Send(slots []*ring.Slot) (n int, err error) {
+func (p *Port) Send(slots []*ring.Slot) (int, error) { return p.send(slots, p.inner.Send, true) }
+
+// send is Send with the wrapped port's way to send, and with or without waiting
+// for room.
+func (p *Port) send(slots []*ring.Slot, inner func([]*ring.Slot) (int, error), wait bool) (n int, err error) {
 	if err := p.enter(); err != nil {
 		return 0, err
 	}
@@ -46,8 +52,8 @@ func (p *Port) Send(slots []*ring.Slot) (n int, err error) {
 		}
 		var k int
 		if acm {
-			k, err = p.sendQP(slots[n:end])
-		} else if k, err = p.inner.Send(slots[n:end]); err == nil && k < end-n {
+			k, err = p.sendQP(slots[n:end], wait)
+		} else if k, err = inner(slots[n:end]); err == nil && k < end-n {
 			return n + k, nil
 		}
 		if n += k; err != nil {
@@ -59,7 +65,7 @@ func (p *Port) Send(slots []*ring.Slot) (n int, err error) {
 
 func isACM(s *ring.Slot) bool { return s.MAD().Class() == mad.ClassACM }
 
-func (p *Port) sendQP(slots []*ring.Slot) (int, error) {
+func (p *Port) sendQP(slots []*ring.Slot, wait bool) (int, error) {
 	for i, s := range slots {
 		q := p.first
 		if index := s.Header().PKeyIndex(); q.pkey != index {
@@ -73,7 +79,7 @@ func (p *Port) sendQP(slots []*ring.Slot) (int, error) {
 		if q == nil || !q.armed.Load() {
 			return i, fmt.Errorf("verbs: %s: P_Key index %d: %w", p.device, s.Header().PKeyIndex(), errNoGroup)
 		}
-		if err := q.send(s); err != nil {
+		if err := q.send(s, wait); err != nil {
 			return i, fmt.Errorf("verbs: %s: queue pair 0x%06x: %w", p.device, uint32(q.qpn()), err)
 		}
 		if s.Header().QPN() == mad.MulticastQPN {
@@ -86,12 +92,12 @@ func (p *Port) sendQP(slots []*ring.Slot) (int, error) {
 
 // send puts a copy of the slot's MAD on the send queue: the slot is the caller's
 // again before the adapter has read it.
-func (q *queuePair) send(s *ring.Slot) error {
+func (q *queuePair) send(s *ring.Slot, wait bool) error {
 	if !q.busy.CompareAndSwap(busyNot, busySend) {
 		return errResetting
 	}
 	defer q.busy.Store(busyNot)
-	if err := q.room(); err != nil {
+	if err := q.room(wait); err != nil {
 		return err
 	}
 	h := s.Header()
@@ -110,11 +116,11 @@ func (q *queuePair) send(s *ring.Slot) error {
 	return nil
 }
 
-// room takes what has left, and waits a little if nothing has.
-func (q *queuePair) room() error {
+// room takes what has left, and may wait a little if nothing has.
+func (q *queuePair) room(wait bool) error {
 	q.reap()
 	for end := time.Now().Add(sendPatience); len(q.idle) == 0; q.reap() {
-		if q.sick.Load() || time.Now().After(end) || q.port.gate.IsShut() {
+		if !wait || q.sick.Load() || time.Now().After(end) || q.port.gate.IsShut() {
 			q.port.stats.full.Add(1)
 			return errFull
 		}

@@ -88,6 +88,7 @@ func (m *member) pump() {
 		}
 		m.seats = append(m.seats, l)
 		l.seat = len(m.seats)
+		m.port.client.Engage(1)
 		l.tid = m.port.newTID()
 		m.port.byTID[l.tid.Low()] = l
 		l.try()
@@ -106,6 +107,7 @@ func (l *lookup) unseat() {
 	m.seats[last] = nil
 	m.seats = m.seats[:last]
 	l.seat = 0
+	m.port.client.Engage(-1)
 }
 
 // try makes the next try.

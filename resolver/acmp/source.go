@@ -151,7 +151,17 @@ func (s *Source) Locate(ep *resolver.Endpoint, src, dst *resolver.Addr, deadline
 		return
 	}
 	q := &ask{ep: ep, src: *src, dst: *dst, waiter: waiter{deadline, done}}
-	switch err := p.client.Post(func() { p.locate(q) }); {
+	// From here on, so that the event loop that brought the question sees that it
+	// is worth having the port. A lookup has that of its own while it has a seat.
+	p.client.Engage(1)
+	err := p.client.Post(func() {
+		p.locate(q)
+		p.client.Engage(-1)
+	})
+	if err != nil {
+		p.client.Engage(-1)
+	}
+	switch {
 	case errors.Is(err, sa.ErrQueueFull):
 		s.count.overload.Add(1)
 		done(resolver.Location{}, fmt.Errorf("acm: %w: %w", resolver.ErrOverload, err))

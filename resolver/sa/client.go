@@ -38,6 +38,7 @@ type Client struct {
 	asleep   atomic.Bool  // the owner may be in Recv and needs a Wake
 	stop     atomic.Bool  // Close was called
 	pending  atomic.Int64 // flights in hand
+	engaged  atomic.Int64 // what others wait for
 	info     atomic.Pointer[transport.PortInfo]
 	handlers [256]atomic.Pointer[func(*ring.Slot)]
 	flights  sync.Pool

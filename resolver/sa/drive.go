@@ -23,8 +23,13 @@ func (c *Client) Pollable() bool { return c.poll != nil }
 // PollFD is readable when [Client.Turn] should receive.
 func (c *Client) PollFD() int { return c.poll.PollFD() }
 
-// Busy reports whether questions are in hand.
-func (c *Client) Busy() bool { return c.pending.Load() > 0 }
+// Busy reports whether questions are in hand, or others have engaged the client.
+func (c *Client) Busy() bool { return c.pending.Load() > 0 || c.engaged.Load() > 0 }
+
+// Engage tells that n more questions of another class than the SA's wait for an
+// answer that comes by this port, n fewer if it is negative: that is worth as much
+// to a loop. It may be called from any goroutine.
+func (c *Client) Engage(n int) { c.engaged.Add(int64(n)) }
 
 // Want asks for the turns. [Client.Take] gets them, at the earliest when wake was
 // called, which from then on is also called when there is something new to do. It
