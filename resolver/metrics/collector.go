@@ -58,7 +58,7 @@ func NewCollector(s Source) *Collector { return &Collector{s} }
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		buildInfo, endpointInfo, groupsWanted, groupsJoined, clientsRejected, clientsClosed, clientFaults, acmRefused, saResponses, madDropped,
-		netlinkUnanswered, netlinkIgnored, fastPathState, fastPathReason,
+		netlinkUnanswered, netlinkIgnored, fastPathState, fastPathReason, eventSource,
 	} {
 		ch <- d
 	}
@@ -73,6 +73,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	describe(ch, neighMetrics)
 	describe(ch, hostMetrics)
 	describe(ch, queueMetrics)
+	describe(ch, eventMetrics)
 	describe(ch, netlinkMetrics)
 	describe(ch, fastPathMetrics)
 }
@@ -96,6 +97,11 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if s.Host != nil {
 		emit(ch, hostMetrics, s.Host)
+	}
+	for i := range s.Events {
+		e := &s.Events[i]
+		send(ch, eventSource, prometheus.GaugeValue, 1, e.Device, e.Source)
+		emit(ch, eventMetrics, e, e.Device)
 	}
 	emit(ch, clientMetrics, &s.Clients)
 	counts(ch, clientsRejected, s.Clients.Rejected)

@@ -11,6 +11,7 @@ import (
 
 	"acmd/bpf"
 	"acmd/mad"
+	"acmd/mad/transport"
 	"acmd/mad/verbs"
 	"acmd/resolver"
 	"acmd/resolver/acmp"
@@ -80,6 +81,10 @@ func synthetic() *Snapshot {
 	s.FastPath.State, s.FastPath.Reason = "failed", "the self-test had no answer"
 	s.Netlink, s.Neigh, s.Host = new(Netlink), new(neigh.Stats), &hostnet.Stats{Watching: true}
 	s.Ports[0].Queues = new(verbs.Stats)
+	s.Events = []transport.EventSource{
+		{Device: "mlx5_0", Source: "uverbs", Events: 121001, Lost: 121002},
+		{Device: "mlx5_1", Source: transport.SourcePoll, Reason: "no such request"},
+	}
 	number(7, &s.FastPath)
 	number(8, s.Netlink)
 	number(9, s.Neigh)

@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"acmd/cache"
+	"acmd/mad/transport"
 	"acmd/mad/verbs"
 	"acmd/resolver"
 	"acmd/resolver/acmp"
@@ -143,6 +144,13 @@ var hostMetrics = []family[hostnet.Stats]{
 	counter("host_looks_total", "Times that links, addresses and routes were read.", func(s *hostnet.Stats) uint64 { return s.Looks }),
 	counter("host_events_total", "Notifications of the kernel about them.", func(s *hostnet.Stats) uint64 { return s.Events }),
 	counter("host_overruns_total", "Times that notifications were lost, and everything was read again.", func(s *hostnet.Stats) uint64 { return s.Overruns }),
+}
+
+var eventSource = desc("device_event_source_info", "What tells of a device's changes; with source poll it is looked at. Always 1.", "device", "source")
+
+var eventMetrics = []family[transport.EventSource]{
+	counter("device_events_total", "Events told of a device and its ports.", func(e *transport.EventSource) uint64 { return e.Events }, "device"),
+	counter("device_events_lost_total", "Of them, those that nobody took in time; a look at the device makes up for them.", func(e *transport.EventSource) uint64 { return e.Lost }, "device"),
 }
 
 var queueMetrics = []family[verbs.Stats]{

@@ -7,6 +7,7 @@ import (
 
 	"acmd/bpf"
 	"acmd/cache"
+	"acmd/mad/transport"
 	"acmd/mad/verbs"
 	"acmd/resolver"
 	"acmd/resolver/acmp"
@@ -37,6 +38,7 @@ type Snapshot struct {
 	Trace     bool // SA requests are followed through the kernel
 	Programs  []bpf.ProgramStats
 
+	Events   []transport.EventSource // of the devices that are watched, or could be
 	FastPath FastPath
 	Netlink  *Netlink       // nil: the kernel is not served
 	Neigh    *neigh.Stats   // nil: the neighbour table is not looked at

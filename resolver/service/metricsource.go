@@ -30,6 +30,7 @@ func (m metricsSource) Snapshot() *metrics.Snapshot {
 		Clients:   clientMetrics(d.door.Stats()),
 		Engine:    d.engine.Stats(),
 		Cache:     d.engine.CacheStats(),
+		Events:    d.fabric.EventSources(),
 		ACM:       d.acm.Stats(),
 		Groups:    d.acm.Groups(),
 	}
