@@ -54,6 +54,10 @@ func TestFastPathMutations(t *testing.T) {
 		for range 2 { // the second time perhaps from the kernel
 			k.send(req)
 			got := k.message()
+			if got[2] == 0 && want[2] != 0 { // another node by chance, which took its time
+				u.send(req)
+				want = u.message()
+			}
 			if (got[2] == 0 || want[2] == 0) && !bytes.Equal(got, want) {
 				t.Fatalf("seed %d, round %d: request %x\nkernel's side %x\ndaemon's %x", seed, i, req, got, want)
 			}

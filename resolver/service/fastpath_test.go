@@ -355,6 +355,9 @@ func (s *fastSite) tryAsk(k *fastClient, req []byte) (hit, known bool) {
 	if len(got) == acmsock.HeaderSize && got[2] == byte(resolver.StatusNoData) && want[2] == 0 {
 		return false, false
 	}
+	if got[2] == 0 && want[2] == byte(resolver.StatusTimedOut) {
+		return false, false // it was unknown when the daemon was asked first
+	}
 	if !bytes.Equal(got, want) {
 		k.t.Fatalf("reply\n got %x\nwant %x", got, want)
 	}
