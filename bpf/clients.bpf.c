@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * How long calls of rdma_getaddrinfo take in the programs that call it, by uprobes on librdmacm. For a tool that
- * somebody watches: a probed call costs about 3 us more.
+ * somebody watches: a probed call costs some microseconds more.
  */
 #include "acm_count.h"
 
