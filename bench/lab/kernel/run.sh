@@ -324,27 +324,40 @@ t2=$(now)
 
 # --- boot ----------------------------------------------------------------
 # ttyS0: kernel log, ttyS1: the program's output, ttyS2: its exit status.
-: >"$work/out"
-timeout -k 5 "$timeout_s" qemu-system-x86_64 \
-	-machine pc -accel "$accel" -cpu "$cpu" -smp 1 -m "$mem" \
-	-nodefaults -no-user-config -display none -no-reboot \
-	-chardev "file,id=k,path=$work/kernel.log" -serial chardev:k \
-	-chardev "file,id=o,path=$work/out" -serial chardev:o \
-	-chardev "file,id=s,path=$work/status" -serial chardev:s \
-	-kernel "$kdir/kernel" -initrd "$work/initramfs" \
-	-append "console=ttyS0 loglevel=5 panic=-1 oops=panic reboot=t mitigations=off nokaslr \
+boot() { # sets qrc, qemu's exit status, and status, the program's; "": none
+	: >"$work/out"
+	rm -f "$work/status"
+	timeout -k 5 "$timeout_s" qemu-system-x86_64 \
+		-machine pc -accel "$accel" -cpu "$cpu" -smp 1 -m "$mem" \
+		-nodefaults -no-user-config -display none -no-reboot \
+		-chardev "file,id=k,path=$work/kernel.log" -serial chardev:k \
+		-chardev "file,id=o,path=$work/out" -serial chardev:o \
+		-chardev "file,id=s,path=$work/status" -serial chardev:s \
+		-kernel "$kdir/kernel" -initrd "$work/initramfs" \
+		-append "console=ttyS0 loglevel=5 panic=-1 oops=panic reboot=t mitigations=off nokaslr \
 no_timer_check cryptomgr.notests random.trust_cpu=on $append" \
-	</dev/null >"$work/qemu.log" 2>&1 &
-qemu_pid=$!
-tail -n +1 -f --pid="$qemu_pid" -s 0.05 "$work/out" &
-tail_pid=$!
-qrc=0; wait "$qemu_pid" || qrc=$?
-qemu_pid=''
-wait "$tail_pid" 2>/dev/null || true
-tail_pid=''
+		</dev/null >"$work/qemu.log" 2>&1 &
+	qemu_pid=$!
+	tail -n +1 -f --pid="$qemu_pid" -s 0.05 "$work/out" &
+	tail_pid=$!
+	qrc=0
+	wait "$qemu_pid" || qrc=$?
+	qemu_pid=''
+	wait "$tail_pid" 2>/dev/null || true
+	tail_pid=''
+	status=$(tr -dc 0-9 <"$work/status" 2>/dev/null || true)
+}
+
+# Under emulation the kernel now and then (one boot of about 30 was seen to) dies
+# while it patches its own code, before anything of ours runs: then it is booted
+# again.
+for try in 1 2 3; do
+	boot
+	if [ -n "$status" ] || [ "$qrc" != 0 ] || grep -q 'klab: .* userspace up' "$work/kernel.log"; then break; fi
+	echo "kernel-lab: the kernel died before user space (boot $try of 3)" >&2
+done
 t3=$(now)
 
-status=$(tr -dc 0-9 <"$work/status" 2>/dev/null || true)
 if [ "$verbose" = 1 ] || [ -z "$status" ]; then
 	echo "--- kernel log" >&2
 	tr -d '\r' <"$work/kernel.log" | { [ "$verbose" = 1 ] && cat || tail -n 30; } >&2
