@@ -23,7 +23,7 @@ import (
 // from the fabric's trace and answers from another adapter with the bytes of a
 // stock ibacm.
 func TestKernelDaemonMulticast(t *testing.T) {
-	l := startLab(t, "request_timeout 25000")
+	l := startLab(t, "request_timeout 25000", "timeout 8000") // a guest may be slow to answer
 	group := acm.MGID(mad.DefaultPKey, 0, 3, 4)
 	kernellab.Eventually(t, "acmd joins", func() bool {
 		out := l.acmctl("state")
