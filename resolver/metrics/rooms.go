@@ -57,6 +57,7 @@ var cacheMetrics = []family[cache.Stats]{
 	gauge("cache_capacity", "Most entries that the cache holds.", func(s *cache.Stats) int64 { return int64(s.Capacity) }),
 	counter("cache_puts_total", "Entries published.", func(s *cache.Stats) uint64 { return s.Puts }),
 	counter("cache_puts_overtaken_total", "Entries not published because what they say was invalidated meanwhile.", func(s *cache.Stats) uint64 { return s.Rejected }),
+	counter("cache_puts_refused_total", "Entries not published because they are malformed.", func(s *cache.Stats) uint64 { return s.Refused }),
 	counter("cache_evictions_total", "Entries that made room for others.", func(s *cache.Stats) uint64 { return s.Evicted }),
 	counter("cache_expirations_total", "Entries whose life was over.", func(s *cache.Stats) uint64 { return s.Expired }),
 	counter("cache_invalidations_total", "Entries dropped because an event or an order made them void.", func(s *cache.Stats) uint64 { return s.Dropped }),
