@@ -412,7 +412,7 @@ func TestUsage(t *testing.T) {
 func TestBackground(t *testing.T) {
 	dir := t.TempDir()
 	opts := filepath.Join(dir, "opts.cfg")
-	if err := os.WriteFile(opts, []byte("log_file "+filepath.Join(dir, "log")+"\n"), 0o644); err != nil {
+	if err := os.WriteFile(opts, []byte("log_file "+filepath.Join(dir, "log")+"\nbpf_dir none\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	args := []string{"-O", opts, "-A", filepath.Join(dir, "addr.cfg"), "--run-dir", dir, "--fabric", "embedded:nodes=16"}
