@@ -121,8 +121,8 @@ func TestFastPathSoak(t *testing.T) {
 					got := k.message()
 					answered.Add(1)
 					switch {
-					case got[2] == byte(resolver.StatusNoData):
-						nodata.Add(1)
+					case got[2] == byte(resolver.StatusNoData), got[2] == byte(resolver.StatusTimedOut):
+						nodata.Add(1) // as its path is flushed faster than it is found
 					case node > 50:
 						if gid := s.f.GID(node, 1); !bytes.Equal(got[32:48], gid[:]) {
 							t.Errorf("path to %x, want %v", got[32:48], gid)
