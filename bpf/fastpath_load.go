@@ -47,10 +47,11 @@ func LoadFast(cfg FastConfig) (*Fast, error) {
 			return openFast(cfg, plan)
 		}
 		err = fmt.Errorf("by %s: %w", plan.Insert, err)
-		if errors.Is(err, unix.EPERM) {
-			return nil, err // another way needs no less
-		}
 		errs = append(errs, err)
+		if errors.Is(err, unix.EPERM) { // another way needs no less
+			errs = append(errs, errors.New("CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON are needed"))
+			break
+		}
 	}
 	return nil, errors.Join(errs...)
 }
