@@ -48,7 +48,7 @@ func (p *Port) Recv(slots []*ring.Slot, deadline time.Time) (int, error) {
 		switch {
 		case p.gate.IsShut():
 			return 0, fmt.Errorf("verbs: %w", p.gate.Cause())
-		case p.woken.Swap(false):
+		case p.woken.Swap(false) && !driven: // a loop is not to miss what it was called for
 			return 0, nil
 		}
 		n := p.look(slots, driven)
