@@ -71,7 +71,7 @@ func onFabricWith(t *testing.T, cfg fabric.Config, edit func(*resolver.Config), 
 		}
 		rc := resolver.Config{
 			Fabric: fab, Host: host, Log: log, Loopback: true, AddrTimeout: 24 * time.Hour, RouteTimeout: resolver.Forever,
-			Sources: []resolver.AddressSource{source}, OnTopology: source.SetEndpoints, OnEvent: source.Event,
+			Sources: []resolver.AddressSource{source}, OnTopology: source.SetEndpoints, OnEvent: source.Event, OnNotice: source.Notice,
 			Addresses: []resolver.AddressEntry{{Addr: resolver.NameAddr(name), Text: name, Device: dev, Port: 1, Default: true}},
 			OpenSA: func(device string, info transport.PortInfo) (resolver.SA, error) {
 				p, err := fab.Open(device, info.Num)

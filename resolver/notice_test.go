@@ -131,3 +131,26 @@ func TestFabricMissedNotices(t *testing.T) {
 		}
 	})
 }
+
+// A group of ours that the SM ends is joined again; other groups, and the Report of
+// one that is there, ask for nothing.
+func TestFabricGroupDeleted(t *testing.T) {
+	onFabric(t, fabric.Config{Nodes: 16, Seed: 1}, func(n *node) {
+		mgid := fabric.ACMGroup(mad.DefaultPKey)
+		other := mgid
+		other[15]++
+		joins := func(what string, want uint64, about mad.GID, trap uint16) {
+			n.t.Helper()
+			before := n.fab.Stats().Joins
+			n.fab.Notify(trap, about)
+			time.Sleep(5 * time.Second)
+			if got := n.fab.Stats().Joins - before; got != want {
+				n.t.Errorf("%s: %d joins, want %d", what, got, want)
+			}
+		}
+		joins("our group ended", 1, mgid, sa.TrapGroupDeleted)
+		joins("another one ended", 0, other, sa.TrapGroupDeleted)
+		joins("our group came to be", 0, mgid, sa.TrapGroupCreated)
+		n.ask(toIPv4(7))
+	})
+}

@@ -165,6 +165,7 @@ func (d *Daemon) startEngine(s *config.Settings) (err error) {
 	cfg.OnTopology = d.topologyChanged
 	cfg.Mirror = d.newFastPath(s)
 	cfg.OnEvent = d.acm.Event
+	cfg.OnNotice = d.acm.Notice
 	cfg.Addresses = d.addresses(s)
 	if d.opts.tune != nil {
 		d.opts.tune(&cfg)
