@@ -331,12 +331,12 @@ func TestScriptedDay(t *testing.T) {
 		quiet := func() int { time.Sleep(time.Minute); synctest.Wait(); return runtime.NumGoroutine() }
 		base := quiet()
 		begin, rounds := time.Now(), 0
-		for round := range 4 {
+		for round := range dayRounds {
 			for _, k := range d.rnd.Perm(len(dayEvents)) {
 				what := dayEvents[k](d)
 				d.check(fmt.Sprintf("round %d: %s", round, what), 0, d.all()...)
 				rounds++
-				time.Sleep(time.Duration(d.rnd.IntN(70)) * time.Minute)
+				time.Sleep(time.Duration(d.rnd.IntN(dayIdle)) * time.Minute)
 			}
 		}
 		t.Logf("%d events in %v, %d answers right", rounds, time.Since(begin).Round(time.Minute), d.asked)
