@@ -200,6 +200,11 @@ func TestPutFails(t *testing.T) {
 		if st := l.s.State(); !st.On || st.Lost != 1 {
 			t.Errorf("state %+v", st)
 		}
+		l.k.mu.Lock()
+		l.k.putErr = nil
+		l.k.mu.Unlock()
+		l.offer(q) // the next question tries again
+		l.want(q, 11)
 	})
 }
 
@@ -286,8 +291,13 @@ func TestChosenSource(t *testing.T) {
 		}
 		l.offer(used)
 		l.offer(unused)
-		for range 100 {
+		for i := range 100 {
 			l.want(used, 11)
+			if i == 50 { // its choice has ended, and it is not forgotten yet
+				l.want(unused, 0)
+				l.offer(unused)
+				l.want(unused, 11)
+			}
 			time.Sleep(time.Second)
 		}
 		l.want(unused, 0)

@@ -179,7 +179,10 @@ func (o *owner) offer(q *resolver.Query) {
 	}
 	if it := s.tab.byKey[key]; it != nil {
 		it.since = now
-		return // whatever happens to its answer, somebody tells
+		if answered && !it.present && !it.queued {
+			o.look(it) // its choice of a source has ended, or the kernel did not take it
+		}
+		return // what else happens to its answer somebody tells
 	}
 	if s.tab.full() && !o.evict() {
 		s.count.full.Add(1)
