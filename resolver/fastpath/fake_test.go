@@ -37,6 +37,7 @@ type fakeKernel struct {
 
 	hold      chan struct{} // not nil: PutPaths waits for it
 	held      chan struct{} // told that it does
+	turning   func()        // not nil: called before the switch goes on
 	putErr    error
 	deleteErr error
 	refuse    map[uint16]bool
@@ -50,7 +51,16 @@ func newFakeKernel() *fakeKernel {
 func (k *fakeKernel) lock() func() { k.mu.Lock(); return k.mu.Unlock }
 
 func (k *fakeKernel) Plan() bpf.FastPlan { return k.plan }
-func (k *fakeKernel) SetOn(on bool)      { defer k.lock()(); k.on = on }
+func (k *fakeKernel) SetOn(on bool) {
+	if on && k.turning != nil {
+		k.turning()
+	}
+	defer k.lock()()
+	if k.closed {
+		panic("the switch is gone")
+	}
+	k.on = on
+}
 func (k *fakeKernel) Conn(port uint16) *bpf.FastConn {
 	defer k.lock()()
 	if k.conns[port] == nil {

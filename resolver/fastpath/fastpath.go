@@ -150,12 +150,10 @@ func (s *Service) Fail(err error) {
 		s.reason = err.Error()
 	}
 	was := s.on.Swap(false)
-	k := s.k
-	stopped := s.stopped
-	s.mu.Unlock()
-	if k != nil && !stopped {
-		k.SetOn(false)
+	if s.k != nil && !s.stopped {
+		s.k.SetOn(false)
 	}
+	s.mu.Unlock()
 	if was && s.cfg.Changed != nil {
 		s.cfg.Changed(false)
 	}
@@ -168,25 +166,31 @@ var ErrOff = errors.New("no fast path")
 // Switch switches on or off. Once Switch(false) returned, no request whose send()
 // begins later is answered by the kernel, on old connections neither.
 func (s *Service) Switch(on bool) error {
-	s.mu.Lock()
-	k, reason, stopped := s.k, s.reason, s.stopped
-	s.mu.Unlock()
-	switch {
-	case stopped || k == nil && reason == "":
-		return fmt.Errorf("%w: not started", ErrOff)
-	case on && reason != "":
-		return fmt.Errorf("%w: %s", ErrOff, reason)
-	case k == nil:
-		return nil
-	}
-	k.SetOn(on)
-	if was := s.on.Swap(on); was != on {
+	was, err := s.set(on)
+	if err == nil && was != on {
 		s.log.Info("the kernel answers cached resolves", "on", on)
 		if s.cfg.Changed != nil {
 			s.cfg.Changed(on)
 		}
 	}
-	return nil
+	return err
+}
+
+// set turns the switch. It is one store, so that the mutex keeps Fail and Stop away:
+// after the one it must not go on again, after the other there is none.
+func (s *Service) set(on bool) (was bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.stopped || s.k == nil && s.reason == "":
+		return false, fmt.Errorf("%w: not started", ErrOff)
+	case on && s.reason != "":
+		return false, fmt.Errorf("%w: %s", ErrOff, s.reason)
+	case s.k == nil:
+		return on, nil // off for good
+	}
+	s.k.SetOn(on)
+	return s.on.Swap(on), nil
 }
 
 // leave is how long clients may take to read what the kernel has answered before the

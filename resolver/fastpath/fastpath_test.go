@@ -311,6 +311,42 @@ func TestChosenSource(t *testing.T) {
 	})
 }
 
+// A failure and the end do not come between the check of the switch and its store:
+// it is off after the one, and left alone after the other.
+func TestSwitchMeetsFailAndStop(t *testing.T) {
+	for _, stop := range []bool{false, true} {
+		l := newLab(t, Config{})
+		if err := l.s.Switch(false); err != nil {
+			t.Fatal(err)
+		}
+		over := make(chan struct{})
+		l.k.turning = func() {
+			go func() {
+				defer close(over)
+				if stop {
+					l.stop()
+				} else {
+					l.s.Fail(errKernel)
+				}
+			}()
+			select {
+			case <-over:
+			case <-time.After(50 * time.Millisecond): // it waits
+			}
+		}
+		if err := l.s.Switch(true); err != nil {
+			t.Error(err)
+		}
+		<-over
+		if l.k.on || l.s.State().On {
+			t.Errorf("stop %v: the switch is on", stop)
+		}
+		if !stop {
+			l.stop()
+		}
+	}
+}
+
 // Sockets are put onto the map after what their clients asked for, and once.
 func TestInsert(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
