@@ -59,14 +59,17 @@ func (o *owner) main() {
 	pace := time.NewTimer(time.Hour)
 	defer pace.Stop()
 	for {
+		var tick <-chan time.Time
+		if len(o.s.tab.byKey) > 0 {
+			tick = sweep.C
+		}
 		select {
 		case <-o.s.stop:
 			return
 		case <-o.s.wake:
 			o.work()
-		case <-sweep.C:
+		case <-tick:
 			o.sweep()
-			o.work()
 			if len(o.due) > 0 {
 				pace.Reset(0)
 			}

@@ -9,9 +9,6 @@ import "acmd/resolver"
 // of a source. What nobody can ask for any more is forgotten.
 func (o *owner) sweep() {
 	s := o.s
-	if len(s.tab.byKey) == 0 {
-		return
-	}
 	now := s.e.Now()
 	if g := s.e.SourceGeneration(); g != o.gens {
 		o.gens = g
