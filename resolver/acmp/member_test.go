@@ -272,3 +272,39 @@ func TestWaits(t *testing.T) {
 		}
 	}
 }
+
+// A group that could not be joined is joined soon after the SM told that it came to
+// be, instead of after the pause between two tries; one that is joined, and another
+// one, ask for nothing.
+func TestGroupCreated(t *testing.T) {
+	inBubble(t, fabric.Config{Nodes: 4}, func(t *testing.T, f *fabric.Fabric) {
+		log, stop := watch(f)
+		defer stop()
+		refuse := f.AddRule(fabric.Rule{Class: mad.ClassSA, Attr: uint16(madsa.AttrMCMemberRecord), Do: fabric.Answer, Status: 0x0200})
+		nd := start(t, f, 0, Config{})
+		defer nd.stop()
+		time.Sleep(5 * time.Minute) // pauses are 15 s and more from now on
+		for n := log.count(0); n == log.count(0); {
+			time.Sleep(100 * time.Millisecond)
+		}
+		refuse.Remove()
+		notice := func(mgid mad.GID) (joins int) {
+			var n madsa.Notice
+			n.SetTrap(madsa.TrapGroupCreated)
+			n.SetGID(mgid)
+			before := log.count(0)
+			nd.src.Notice(fabric.DeviceName, 1, &n)
+			time.Sleep(2 * rejoinSpread)
+			return log.count(0) - before
+		}
+		if n := notice(fabric.ACMGroup(0x8001)); n != 0 || nd.src.Groups()[0].Joined {
+			t.Errorf("another group: %d joins", n)
+		}
+		if n := notice(fabric.ACMGroup(mad.DefaultPKey)); n != 1 || !nd.src.Groups()[0].Joined {
+			t.Errorf("the group that was refused: %d joins", n)
+		}
+		if n := notice(fabric.ACMGroup(mad.DefaultPKey)); n != 0 {
+			t.Errorf("a group that is joined: %d joins", n)
+		}
+	})
+}

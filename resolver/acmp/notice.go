@@ -19,9 +19,10 @@ func (s *Source) Notice(device string, num uint8, n *madsa.Notice) {
 	}
 	s.post(p, func() {
 		for _, m := range p.members {
-			g := m.group(mgid)
-			if g != nil && !g.joining && g.joined == (trap == madsa.TrapGroupDeleted) {
-				g.rejoin()
+			for _, g := range m.groups {
+				if g.mgid == mgid && !g.joining && g.joined == (trap == madsa.TrapGroupDeleted) {
+					g.rejoin()
+				}
 			}
 		}
 	})
