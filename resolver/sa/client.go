@@ -34,17 +34,18 @@ type Client struct {
 	atEnd  []func(error)
 	closed error // set once the owner takes nothing more
 
-	fresh    atomic.Bool  // inbox, posts, info or stop is waiting
-	asleep   atomic.Bool  // the owner may be in Recv and needs a Wake
-	stop     atomic.Bool  // Close was called
-	pending  atomic.Int64 // flights in hand
-	engaged  atomic.Int64 // what others wait for
-	info     atomic.Pointer[transport.PortInfo]
-	handlers [256]atomic.Pointer[func(*ring.Slot)]
-	flights  sync.Pool
-	done     chan struct{}
-	quit     chan struct{} // closed by Close, ends a pause
-	once     sync.Once
+	fresh     atomic.Bool  // inbox, posts, info, forgotten or stop is waiting
+	forgotten atomic.Bool  // Reregister was called
+	asleep    atomic.Bool  // the owner may be in Recv and needs a Wake
+	stop      atomic.Bool  // Close was called
+	pending   atomic.Int64 // flights in hand
+	engaged   atomic.Int64 // what others wait for
+	info      atomic.Pointer[transport.PortInfo]
+	handlers  [256]atomic.Pointer[func(*ring.Slot)]
+	flights   sync.Pool
+	done      chan struct{}
+	quit      chan struct{} // closed by Close, ends a pause
+	once      sync.Once
 
 	count counters
 

@@ -80,7 +80,8 @@ func (c *Client) Subscribe(s Subscription) error {
 // Reregister tells that the SM asks its clients to register again (event
 // CLIENT_REREGISTER): it may have forgotten the subscription.
 func (c *Client) Reregister() {
-	_ = c.Post(func() { c.renew(true) }) // a client that has ended has none
+	c.forgotten.Store(true) // not posted: it is not to be lost when the queue is full
+	c.notify()
 }
 
 // wantsNotices reports whether a subscription is to be kept.

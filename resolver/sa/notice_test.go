@@ -250,6 +250,26 @@ func TestSubscribeAgain(t *testing.T) {
 	})
 }
 
+// A reregistration is not lost when the queue of what was posted is full.
+func TestReregisterBehindFullQueue(t *testing.T) {
+	onReports(t, accept, func(t *testing.T, p *scriptPort, c *Client, _ *listener, _ *bytes.Buffer) {
+		time.Sleep(3 * time.Second)
+		hold := make(chan struct{})
+		if err := c.Post(func() { <-hold }); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		for c.Post(func() {}) == nil {
+		}
+		c.Reregister()
+		close(hold)
+		time.Sleep(3 * time.Second)
+		if n := len(informs(p)); n != 2*len(allTraps) {
+			t.Errorf("%d requests, want 2 rounds of %d", n, len(allTraps))
+		}
+	})
+}
+
 // An SA that does not take subscriptions is asked again with growing pauses, says
 // so once in the log, and gets its turn when it does.
 func TestSubscribeFails(t *testing.T) {

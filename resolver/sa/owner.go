@@ -85,6 +85,9 @@ func (c *Client) take() {
 		posts[i] = nil
 		fn()
 	}
+	if c.forgotten.Swap(false) {
+		c.renew(true)
+	}
 	c.mu.Lock()
 	c.spare = posts[:0]
 	c.mu.Unlock()
