@@ -181,7 +181,7 @@ func resolve(t *testing.T, service string) error {
 }
 
 func TestStartServeStop(t *testing.T) {
-	d := start(t, setup{})
+	d := start(t, setup{fabric: "embedded"}) // with no options it has 64 nodes
 	if err := resolve(t, d.sock()); err != nil {
 		t.Fatal(err)
 	}
@@ -373,24 +373,32 @@ func TestReload(t *testing.T) {
 
 func TestCheckConfig(t *testing.T) {
 	dir := t.TempDir()
-	run := func(text string) (string, int) {
+	check := func(text string) (string, int) {
 		t.Helper()
 		opts := filepath.Join(dir, "opts.cfg")
 		if err := os.WriteFile(opts, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		var out, errs bytes.Buffer
-		code := run([]string{"--check-config", "-O", opts, "-A", filepath.Join(dir, "none")}, &out, &errs)
+		code := run([]string{"--check-config", "-O", opts, "-A", os.DevNull}, &out, &errs)
 		return out.String() + errs.String(), code
 	}
-	out, code := run("timeout 1500\n")
+	out, code := check("timeout 1500\n")
 	if code != 0 || !regexp.MustCompile(`(?m)^timeout +1500 `).MatchString(out) || !strings.Contains(out, "opts.cfg:1") {
 		t.Errorf("good file: status %d\n%s", code, out)
 	}
 	// field case 39
 	for _, bad := range []string{"addr_prot sa\n", "no_such_opt 5\n", "retries 1\nretries 2\n"} {
-		if out, code := run(bad); code != 1 || !strings.Contains(out, "opts.cfg:") {
+		if out, code := check(bad); code != 1 || !strings.Contains(out, "opts.cfg:") {
 			t.Errorf("%q: status %d\n%s", bad, code, out)
+		}
+	}
+	// A file that is named is there.
+	none := filepath.Join(dir, "none")
+	for _, args := range [][]string{{"-O", none, "-A", os.DevNull}, {"-O", os.DevNull, "-A", none}} {
+		var out, errs bytes.Buffer
+		if code := run(append(args, "--check-config"), &out, &errs); code != 1 || !strings.Contains(errs.String(), none) {
+			t.Errorf("%q: status %d, %q", args, code, errs.String())
 		}
 	}
 }

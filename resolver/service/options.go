@@ -109,7 +109,7 @@ func openTransport(spec string) (*fabricView, error) {
 		}
 		return &fabricView{Fabric: f}, nil
 	case "embedded":
-		cfg, err := fabric.ParseOptions(rest)
+		cfg, err := fabric.ParseOptions(spec)
 		if err != nil {
 			return nil, fmt.Errorf("--fabric embedded: %w", err)
 		}

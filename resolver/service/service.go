@@ -101,6 +101,9 @@ func Start(o Options) (d *Daemon, err error) {
 		}
 	}
 	d.log.Info("acmd starts", "version", o.Version, "fabric", o.Fabric, "options", o.OptionsFile)
+	if _, err := os.Stat(o.OptionsFile); errors.Is(err, fs.ErrNotExist) {
+		d.log.Info("no options file, every option has its default", "file", o.OptionsFile)
+	}
 	d.report(problems)
 	if _, err := acmsock.RaiseNoFile(d.log, settings.MaxClients); err != nil {
 		d.log.Warn("open files", "err", err)
@@ -342,8 +345,10 @@ func (d *Daemon) report(problems []config.Problem) {
 }
 
 // CheckConfig prints every effective setting with its origin and returns an
-// error if anything in the files is not as it should be.
+// error if anything in the files is not as it should be. Only a file that the
+// command line does not name may be missing.
 func CheckConfig(o Options, w io.Writer) error {
+	named := []string{o.OptionsFile, o.AddressFile}
 	o.setDefaults()
 	passed, err := acmsock.Passed(o.Getenv, acmsock.FirstPassed)
 	if err != nil {
@@ -360,7 +365,14 @@ func CheckConfig(o Options, w io.Writer) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return config.Errors(append(problems, addrProblems...), true)
+	errs := []error{config.Errors(append(problems, addrProblems...), true)}
+	for _, file := range named {
+		if file != "" {
+			_, err := os.Stat(file)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func saConfig(s *config.Settings) sa.Config {
