@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
 	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
 )
 
 // probed is the function of librdmacm that asks the ACM service.
@@ -65,6 +66,9 @@ func TraceClients(library string, slow time.Duration) (*ClientTrace, error) {
 		return t, nil
 	}
 	t, perr := traceClients(library, slow, false)
+	if errors.Is(perr, unix.EPERM) {
+		return nil, fmt.Errorf("CAP_BPF and CAP_PERFMON are needed, or root before Linux 6.6: %w", unix.EPERM)
+	}
 	if perr != nil {
 		return nil, fmt.Errorf("uprobe.multi: %w; uprobe: %w", err, perr)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
 )
 
 // Place says where the counters are.
@@ -102,6 +103,9 @@ func Open(o Options) (*Maps, error) {
 // openOwn makes maps of this process alone.
 func (m *Maps) openOwn(spec *ebpf.CollectionSpec) (err error) {
 	if err = spec.LoadAndAssign(&m.maps, nil); err != nil {
+		if errors.Is(err, unix.EPERM) { // the library's advice is about memory limits
+			err = fmt.Errorf("making maps takes CAP_BPF: %w", unix.EPERM)
+		}
 		return err
 	}
 	if m.arrays, err = mapped(&m.maps); err != nil {
