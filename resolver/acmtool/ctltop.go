@@ -69,19 +69,23 @@ func (c *ctl) runTop(src *topSource, once bool) error {
 	}
 }
 
-// openTop prefers the pins; the control socket is for daemons that could not pin.
+// openTop prefers the pins; the control socket is for daemons that could not pin,
+// and for who may not look at pins: it is not said then whether there are any.
 func (c *ctl) openTop(dir string) (*topSource, error) {
 	pins := &topSource{from: dir, read: func(s *bpf.Snapshot) error { return readPins(dir, s) }}
-	err := pins.read(new(bpf.Snapshot))
-	if !errors.Is(err, fs.ErrNotExist) {
-		return pins, err
+	pinErr := pins.read(new(bpf.Snapshot))
+	if !errors.Is(pinErr, fs.ErrNotExist) && !errors.Is(pinErr, fs.ErrPermission) {
+		return pins, pinErr
 	}
 	socket := &topSource{
 		from: c.RunDir + "/" + control.SocketName,
 		read: func(s *bpf.Snapshot) error { return c.do("GET", "counters", nil, s) },
 	}
 	if err := socket.read(new(bpf.Snapshot)); err != nil {
-		if errors.Is(err, control.ErrUnavailable) {
+		switch {
+		case errors.Is(pinErr, fs.ErrPermission):
+			return nil, fmt.Errorf("%w; %w", pinErr, err)
+		case errors.Is(err, control.ErrUnavailable):
 			return nil, fmt.Errorf("no counters are pinned at %s, and %w", dir, err)
 		}
 		return nil, err

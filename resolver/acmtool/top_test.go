@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"acmd/resolver/control"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // topReadings are two readings, two seconds apart.
@@ -206,6 +208,25 @@ func TestTopSocket(t *testing.T) {
 	out, errs, code := runTop(t, run, "/nonexistent", "--once", "--json")
 	if code != ExitOK || !strings.Contains(out, `"resolve_count": 12345`) || !strings.Contains(out, filepath.Join(run, control.SocketName)) {
 		t.Errorf("exit code %d\n%s%s", code, out, errs)
+	}
+	// So is the daemon of somebody who may not look for pins.
+	closed := filepath.Join(t.TempDir(), "closed")
+	if err := os.Mkdir(closed, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() == 0 {
+		runtime.LockOSThread() // the user is the thread's
+		_ = unix.Setfsuid(65534)
+		out, errs, code = runTop(t, run, closed, "--once", "--json")
+		_, nobody, nobodysCode := runTop(t, closed, closed, "--once")
+		_ = unix.Setfsuid(0)
+		runtime.UnlockOSThread()
+		if code != ExitOK || !strings.Contains(out, `"resolve_count": 12345`) {
+			t.Errorf("not allowed to look at pins: exit code %d\n%s%s", code, out, errs)
+		}
+		if nobodysCode == ExitOK || !strings.Contains(nobody, "permission denied") {
+			t.Errorf("not allowed to look anywhere: exit code %d, %s", nobodysCode, nobody)
+		}
 	}
 	if _, errs, code := runTop(t, run, "/nonexistent", "word"); code != ExitUsage {
 		t.Errorf("a word: exit code %d, %s", code, errs)

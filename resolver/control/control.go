@@ -283,6 +283,9 @@ func (c *Client) Do(ctx context.Context, method, verb string, in, out any) error
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 			return fmt.Errorf("%s: %w", c.path, ErrUnavailable)
 		}
+		if errors.Is(err, fs.ErrPermission) {
+			return fmt.Errorf("%s: %w: it is for acmd's own user and root", c.path, fs.ErrPermission)
+		}
 		return fmt.Errorf("%s: %w", c.path, err)
 	}
 	defer resp.Body.Close()

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -147,5 +148,17 @@ func TestNoDaemon(t *testing.T) {
 	err := NewClient(t.TempDir()).Do(t.Context(), "GET", "state", nil, nil)
 	if !errors.Is(err, ErrUnavailable) {
 		t.Errorf("%v, want ErrUnavailable", err)
+	}
+}
+
+// Who may not connect is told that, in words without Go's names.
+func TestNotAllowed(t *testing.T) {
+	c := NewClient(t.TempDir())
+	c.http.Transport.(*http.Transport).DialContext = func(context.Context, string, string) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", syscall.EACCES)}
+	}
+	err := c.Do(t.Context(), "GET", "state", nil, nil)
+	if !errors.Is(err, fs.ErrPermission) || strings.Contains(err.Error(), "http") {
+		t.Errorf("%v", err)
 	}
 }
