@@ -50,4 +50,5 @@ printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
 grep -E '^acmd_(service_|sa_requests_sent)' <&3
 exec 3>&-
 echo
-echo "All five answered; the SA was asked once for the address forms and the GID, once for the LID."
+echo "All five answered; the SA was asked for a path once for the address forms and the GID, once for the LID."
+echo "The other requests join the multicast group and subscribe to the SM's notices (traps 64 to 67 and 144)."
