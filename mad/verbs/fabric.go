@@ -64,6 +64,11 @@ func (f *Fabric) Devices() ([]transport.Device, error) { return f.inner.Devices(
 func (f *Fabric) Events() <-chan transport.Event { return f.events }
 
 func (f *Fabric) tell(e transport.Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return // the channel may be closed, and a port that was closed by itself may not be gone yet
+	}
 	select {
 	case f.events <- e:
 	default: // whoever reads what is queued looks again anyway

@@ -60,11 +60,11 @@ func TestConformancePollable(t *testing.T) {
 	})
 }
 
-// A loop that waits for the descriptor and never in Recv gets every datagram, also
-// when more come than it has slots for, and after it was away.
-func TestDriven(t *testing.T) {
+// openDriven opens a port that a loop can have, and somebody to send to it.
+func openDriven(t *testing.T) (pollable, *lab, *peer.UD) {
+	t.Helper()
 	w := newSimulated(t, peer.StartFabric(t, "small.net"))
-	defer w.Close()
+	t.Cleanup(func() { w.Close() })
 	opened, err := w.Open(fabric.DeviceName, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -73,11 +73,32 @@ func TestDriven(t *testing.T) {
 	if !ok {
 		t.Fatalf("%T is not pollable", opened)
 	}
+	return port, &lab{t: t, port: port.Port}, peer.NewUD(t, os.Getenv(preloaded), 0x77, mad.MakeGID(0xfe80<<48, 0x77))
+}
+
+// readable waits for the descriptor.
+func readable(t *testing.T, port pollable) {
+	t.Helper()
+	fds := []unix.PollFd{{Fd: int32(port.PollFD()), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(fds, int(madtest.AnswerTime.Milliseconds()))
+		if err == unix.EINTR {
+			continue
+		}
+		if n != 1 || err != nil {
+			t.Fatalf("not readable: %d, %v; %+v", n, err, port.Stats())
+		}
+		return
+	}
+}
+
+// A loop that waits for the descriptor and never in Recv gets every datagram, also
+// when more come than it has slots for, and after it was away.
+func TestDriven(t *testing.T) {
+	port, lab, u := openDriven(t)
 	if err := port.JoinQP(group, mlid, 0); err != nil {
 		t.Fatal(err)
 	}
-	lab := &lab{t: t, port: port.Port}
-	u := peer.NewUD(t, os.Getenv(preloaded), 0x77, mad.MakeGID(0xfe80<<48, 0x77))
 	u.Join(t, group)
 	in := lab.slots(4)
 	defer func() { release(in) }()
@@ -95,18 +116,11 @@ func TestDriven(t *testing.T) {
 			got = n
 		}
 		for got < burst {
-			fds := []unix.PollFd{{Fd: int32(port.PollFD()), Events: unix.POLLIN}}
-			n, err := unix.Poll(fds, int(madtest.AnswerTime.Milliseconds()))
-			if err == unix.EINTR {
-				continue
-			}
-			if n != 1 || err != nil {
-				t.Fatalf("round %d: %d of %d datagrams, then %d, %v; %+v", round, got, burst, n, err, port.Stats())
-			}
+			readable(t, port)
 			if got%3 == 0 {
 				port.Wake() // meant for a goroutine in Recv; it must not cost the loop its datagrams
 			}
-			n, err = port.Recv(in, time.Unix(1, 0))
+			n, err := port.Recv(in, time.Unix(1, 0))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -131,5 +145,25 @@ func TestDriven(t *testing.T) {
 	}
 	if d := time.Since(begin); d > time.Second {
 		t.Errorf("waited %v", d)
+	}
+}
+
+// A fatal event reaches a loop that waits for the descriptor and has nothing to send.
+func TestDrivenFatal(t *testing.T) {
+	port, lab, u := openDriven(t)
+	in := lab.slots(1)
+	defer func() { release(in) }()
+	f, err := fabric.New(testFabric) // knows our LID
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	u.Event(t, f.LID(0, 1), uint32(transport.EventDeviceFatal), 0)
+	for err == nil {
+		readable(t, port)
+		_, err = port.Recv(in, time.Unix(1, 0))
+	}
+	if !errors.Is(err, transport.ErrGone) {
+		t.Error(err)
 	}
 }

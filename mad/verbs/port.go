@@ -124,6 +124,7 @@ func (p *Port) event() error {
 		// hold up just that.
 		p.fabric.tell(transport.Event{Type: t, Device: p.device})
 		p.end(fmt.Errorf("verbs: %s: fatal event: %w", p.device, transport.ErrGone))
+		p.signal() // a loop that has the port hears of it, too
 	case transport.EventPortActive, transport.EventPortError, transport.EventLIDChange, transport.EventPKeyChange,
 		transport.EventSMChange, transport.EventReregister, transport.EventGIDChange:
 		if uint8(num) == p.num {

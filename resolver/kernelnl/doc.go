@@ -13,9 +13,9 @@
 // after it. An IP_RESOLVE, for a destination behind a gateway, is answered from
 // what is at hand: peers beyond a router hear no multicast.
 //
-// Only messages whose sender is port 0 are believed, as any process may join the
-// group and send to it. What is outstanding is bounded; what is beyond the bound
-// gets the error flag at once, and the kernel helps itself.
+// Only messages whose sender is port 0 are believed, as any process with
+// CAP_NET_ADMIN may send to the group. What is outstanding is bounded; what is
+// beyond the bound gets the error flag at once, and the kernel helps itself.
 //
 // [Decode] and the Append functions are the codec, apart from the socket. A
 // [Door] serves a [Conn]: a [Socket], or the kernel of kernelfake in tests, as
