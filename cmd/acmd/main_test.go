@@ -395,6 +395,9 @@ func TestCheckConfig(t *testing.T) {
 	}
 	// A file that is named is there.
 	none := filepath.Join(dir, "none")
+	if out, code := check("addr_preload acm_hosts\naddr_data_file " + none + "\n"); code != 1 || !strings.Contains(out, "preload file "+none) {
+		t.Errorf("no preload file: status %d\n%s", code, out)
+	}
 	for _, args := range [][]string{{"-O", none, "-A", os.DevNull}, {"-O", os.DevNull, "-A", none}} {
 		var out, errs bytes.Buffer
 		if code := run(append(args, "--check-config"), &out, &errs); code != 1 || !strings.Contains(errs.String(), none) {

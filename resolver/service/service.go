@@ -149,14 +149,7 @@ func (d *Daemon) startEngine(s *config.Settings) (err error) {
 	}, d.log)
 	d.ports.acm = d.acm
 	d.prepareTrace()
-	var hosts, dump string
-	if s.AddrPreload {
-		hosts = s.AddrDataFile
-	}
-	if s.RoutePreload {
-		dump = s.RouteDataFile
-	}
-	d.preload = preload.New(hosts, dump)
+	d.preload = newPreload(s)
 	cfg := engineConfig(s)
 	cfg.Fabric, cfg.Host, cfg.Log = d.fabric, d.hostView(), d.log
 	cfg.OpenSA = d.ports.open
@@ -318,6 +311,18 @@ func (d *Daemon) topologyChanged(eps []*resolver.Endpoint) {
 	}
 }
 
+// newPreload makes the source of the files that the settings name.
+func newPreload(s *config.Settings) *preload.Source {
+	var hosts, dump string
+	if s.AddrPreload {
+		hosts = s.AddrDataFile
+	}
+	if s.RoutePreload {
+		dump = s.RouteDataFile
+	}
+	return preload.New(hosts, dump)
+}
+
 func (d *Daemon) loadPreload(eps []*resolver.Endpoint) {
 	problems, err := d.preload.Load(eps)
 	if err != nil {
@@ -365,7 +370,8 @@ func CheckConfig(o Options, w io.Writer) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	errs := []error{config.Errors(append(problems, addrProblems...), true)}
+	preloadProblems, err := newPreload(settings).Load(nil)
+	errs := []error{config.Errors(slices.Concat(problems, addrProblems, preloadProblems), true), err}
 	for _, file := range named {
 		if file != "" {
 			_, err := os.Stat(file)
