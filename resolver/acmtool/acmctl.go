@@ -108,7 +108,7 @@ func acmctl(ctx context.Context, env *Env, args []string) int {
 	case errors.Is(err, errFailed):
 		return ExitFailed
 	}
-	env.errorf("acmctl: %v\n", err)
+	env.errorf("acmctl: %s\n", c.said(err))
 	var down *unreachable
 	if errors.As(err, &down) || errors.Is(err, control.ErrUnavailable) {
 		return ExitUnreachable
@@ -222,6 +222,14 @@ func (c *ctl) noWords(args []string) error {
 		err = usagef("%s takes no word: %q", c.flags.Name(), words[0])
 	}
 	return err
+}
+
+// said is err for the user: a time-out names the wait, and the flag to change it.
+func (c *ctl) said(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Sprintf("no answer within %v (--timeout)", c.timeout)
+	}
+	return err.Error()
 }
 
 func (c *ctl) request() (context.Context, context.CancelFunc) {

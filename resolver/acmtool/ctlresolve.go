@@ -188,7 +188,7 @@ func (c *ctl) resolveOne(cl *acmsock.Client, r *resolveFlags, dst target) (res p
 		broken = err != nil && !isStatus(err)
 	}
 	if err != nil {
-		res.Error = err.Error()
+		res.Error = c.said(err)
 		var se *acmsock.StatusError
 		if errors.As(err, &se) {
 			res.Status = int(se.Status)
@@ -248,7 +248,7 @@ func verify(c *ctl, cl *acmsock.Client, p *sa.PathRecord, res *pathResult) (brok
 	got, err := cl.VerifySA(ctx, *p)
 	ok := false
 	if err != nil {
-		res.VerifyError = err.Error()
+		res.VerifyError = c.said(err)
 	} else {
 		res.Differences = compare(p, &got)
 		ok = len(res.Differences) == 0

@@ -265,3 +265,20 @@ func (s *script) match(at, text string, w []string, want bool) {
 		s.t.Errorf("%s: %q matches %d times in\n%s", at, w[0], len(found), text)
 	}
 }
+
+// A service that takes a connection and says nothing.
+func TestSilentService(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "sock")
+	l, err := net.Listen("unix", sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, verb := range [][]string{{"resolve", "lid:5"}, {"perf"}, {"endpoints"}} {
+		var out bytes.Buffer
+		code := Main(t.Context(), &Env{Stdout: &out, Stderr: &out}, append([]string{"acmctl", "-S", sock, "--timeout", "50ms"}, verb...))
+		if code != ExitFailed || !strings.Contains(out.String(), "no answer within 50ms") {
+			t.Errorf("%q: exit code %d, %s", verb, code, out.String())
+		}
+	}
+}
