@@ -60,9 +60,10 @@ func (s *Server) setPorts(change func([]Port) []Port) {
 	s.ports.Store(&list)
 }
 
-// missed notes that a request was handed over.
+// missed notes that a request was handed over. A port is for one loop at a time:
+// others than the first leave it to its goroutine.
 func (l *loop) missed() {
-	if l.srv.ports.Load() == nil {
+	if l != l.srv.loops[0] || l.srv.ports.Load() == nil {
 		return
 	}
 	now := l.clock()

@@ -158,6 +158,24 @@ func TestDriveRefused(t *testing.T) {
 	got()
 }
 
+// Of several loops only the first wants ports, which one of them can have.
+func TestDriveFirstLoop(t *testing.T) {
+	f := newFake()
+	p := newFakePort(t, f)
+	s := serve(t, f, func(c *Config) { c.Threads = 2 })
+	s.Drive(p)
+	dialServer(t, s) // has the first loop
+	got := miss(t, s, f)
+	f.releaseAll()
+	got() // the loop looks at its ports before it writes replies
+	p.mu.Lock()
+	wanted := p.wanted || p.taken > 0
+	p.mu.Unlock()
+	if wanted {
+		t.Error("the second loop wants the port")
+	}
+}
+
 // Neither the server's end nor Undrive keeps a port.
 func TestDriveEnds(t *testing.T) {
 	for name, end := range map[string]func(*Server, *fakePort){
