@@ -360,6 +360,17 @@ func TestReload(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
+	var reply control.ConfigReply
+	if err := control.NewClient(d.dir).Do(ctx, "GET", "config", nil, &reply); err != nil {
+		t.Fatal(err)
+	}
+	inForce := map[string]string{}
+	for _, v := range reply.Settings {
+		inForce[v.Name] = v.Value
+	}
+	if inForce["sa_depth"] != "1" || inForce["log_level"] != "1" {
+		t.Errorf("said to be in force: sa_depth %s, log_level %s", inForce["sa_depth"], inForce["log_level"])
+	}
 	c, err := acmsock.Dial(ctx, d.sock())
 	if err != nil {
 		t.Fatal(err)

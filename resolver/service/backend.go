@@ -58,11 +58,19 @@ func cutPort(text string) (device string, port uint8, ok bool) {
 	return device, uint8(n), err == nil && n != 0 && device != ""
 }
 
-// Config implements [control.Backend].
+// Config implements [control.Backend]: what is in force, which after a reload is
+// not all what the file says.
 func (d *Daemon) Config() []control.Setting {
-	values := d.settings.Load().Values()
+	reloaded := map[string]config.Value{}
+	for _, v := range d.settings.Load().Values() {
+		reloaded[v.Name] = v
+	}
+	values := d.first.Values()
 	list := make([]control.Setting, len(values))
 	for i, v := range values {
+		if slices.Contains(live, v.Name) {
+			v = reloaded[v.Name]
+		}
 		list[i] = control.Setting{Name: v.Name, Value: v.Value, Origin: v.Origin}
 	}
 	return list
@@ -78,7 +86,6 @@ var live = []string{"log_file", "log_level", "addr_data_file", "route_data_file"
 func (d *Daemon) Reload() (warnings []string, err error) {
 	d.reloading.Lock()
 	defer d.reloading.Unlock()
-	old := d.settings.Load()
 	s, problems, err := d.opts.load(d.activated)
 	if err != nil {
 		d.log.Error("reload: options stay as they were", "err", err)
@@ -88,7 +95,7 @@ func (d *Daemon) Reload() (warnings []string, err error) {
 		warnings = append(warnings, fmt.Sprintf("log stays where it is: %v", err))
 	}
 	d.level.Set(s.SlogLevel())
-	for _, name := range config.Changed(old, s) {
+	for _, name := range config.Changed(d.first, s) {
 		if !slices.Contains(live, name) {
 			warnings = append(warnings, fmt.Sprintf("%s has changed (%v); it takes effect at the next start", name, s.Origin(name)))
 		}

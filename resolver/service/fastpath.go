@@ -82,7 +82,7 @@ func (d *Daemon) fastPathState() (st fastPathState) {
 		st.Setting = config.FastPathOff.String()
 		return st
 	}
-	st.Setting = d.settings.Load().FastPath.String()
+	st.Setting = d.first.FastPath.String()
 	st.Port, _ = d.door.FastPort()
 	st.State = d.fast.State()
 	return st

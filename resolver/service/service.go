@@ -41,7 +41,8 @@ type Daemon struct {
 	activated bool
 	started   time.Time
 
-	settings atomic.Pointer[config.Settings]
+	first    *config.Settings                // of the start
+	settings atomic.Pointer[config.Settings] // of the last reload
 	logs     *logFile
 	level    slog.LevelVar
 	log      *slog.Logger
@@ -84,6 +85,7 @@ func Start(o Options) (d *Daemon, err error) {
 	if err != nil {
 		return d, err
 	}
+	d.first = settings
 	d.settings.Store(settings)
 	// The lock comes first: a second instance must not touch the log, the
 	// sockets or the fabric of the first.
