@@ -49,15 +49,19 @@ func (s *Server) Undrive(p Port) {
 	s.setPorts(func(l []Port) []Port { return slices.DeleteFunc(l, func(q Port) bool { return q == p }) })
 }
 
+// setPorts waits for nobody: a port may go while Drain waits for the loop that has it.
 func (s *Server) setPorts(change func([]Port) []Port) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var list []Port
-	if old := s.ports.Load(); old != nil {
-		list = slices.Clone(*old)
+	for {
+		old := s.ports.Load()
+		var list []Port
+		if old != nil {
+			list = slices.Clone(*old)
+		}
+		list = change(list)
+		if s.ports.CompareAndSwap(old, &list) {
+			return
+		}
 	}
-	list = change(list)
-	s.ports.Store(&list)
 }
 
 // missed notes that a request was handed over. A port is for one loop at a time:

@@ -3,6 +3,7 @@
 package acmsock
 
 import (
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -194,4 +195,29 @@ func TestDriveEnds(t *testing.T) {
 			f.releaseAll()
 		})
 	}
+}
+
+// Ports may come and go while the server waits for the answers that it owes.
+func TestDriveDuringDrain(t *testing.T) {
+	f := newFake()
+	p := newFakePort(t, f)
+	s := serve(t, f, nil)
+	got := miss(t, s, f)
+	drained := make(chan error, 1)
+	go func() { drained <- s.Drain(t.Context()) }()
+	path := s.Addrs()[0].String()
+	eventually(t, "the server drains", func() bool { _, err := os.Lstat(path); return err != nil })
+	gone := make(chan struct{})
+	go func() { s.Drive(p); s.Undrive(p); close(gone) }()
+	select {
+	case <-gone:
+	case <-time.After(20 * time.Second):
+		t.Error("it waits for Drain")
+	}
+	f.releaseAll()
+	got()
+	if err := <-drained; err != nil {
+		t.Error(err)
+	}
+	<-gone
 }
