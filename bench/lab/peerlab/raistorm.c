@@ -41,7 +41,7 @@ static void call(uint64_t guid, int node)
 				       .ai_src_len = sizeof src };
 	struct rdma_addrinfo *res;
 	struct ibv_path_data *p;
-	char dst[INET_ADDRSTRLEN];
+	char dst[32];
 	uint64_t got;
 
 	snprintf(dst, sizeof dst, "10.64.%d.%d", node / 250, node % 250 + 1);
