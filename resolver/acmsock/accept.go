@@ -154,7 +154,9 @@ func (l *loop) admit(fd int, tcp bool) {
 	}
 	to := s.loops[l.nextLoop]
 	if h.port != 0 {
-		to = s.loops[int(h.port)%len(s.loops)] // all that ever have this port, see takeFast
+		// All that ever have this port, see takeFast. Linux prefers even ports for
+		// connect(), so the lowest bit says nothing.
+		to = s.loops[int(h.port>>1)%len(s.loops)]
 	} else {
 		l.nextLoop = (l.nextLoop + 1) % len(s.loops)
 	}

@@ -232,9 +232,7 @@ func (l *loop) guarded(g *guarded) {
 	if g.ok {
 		f.expected = max(f.expected, g.sent)
 	}
-	if f.free() {
-		l.run(g.c, g.c.in)
-	}
+	l.run(g.c, g.c.in)
 }
 
 // received notes what was read, after it was handled.

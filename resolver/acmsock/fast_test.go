@@ -247,6 +247,31 @@ func TestFastHoldsTheFirstPath(t *testing.T) {
 	}
 }
 
+// A reply that is held does not wait for what cannot be read because of it: behind
+// it there is room for so many replies, and the client has sent more than that.
+func TestFastHeldInAFlood(t *testing.T) {
+	f := &fakeFast{}
+	s := serveFast(t, newFake(), f, nil)
+	c := dialFast(t, s)
+	fc := f.last(t, 1)
+	const flood = 4 * ringMax
+	b := ask(0, 0, 1)
+	for i := 1; i < flood; i++ {
+		b = append(b, ask(uint64(i), 0, i+1)...)
+	}
+	mustWrite(t, c, b)
+	eventually(t, "the question for the map", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return fc.done != nil
+	})
+	fc.done(uint64(len(b)), true)
+	for i := range flood {
+		wantAnswer(t, readReply(t, c), uint64(i), i+1)
+	}
+	fc.wantCounts(t, len(b), flood*88)
+}
+
 // A connection that cannot get onto the map is served as one without a fast path.
 func TestFastRefused(t *testing.T) {
 	f := &fakeFast{}

@@ -88,8 +88,8 @@ func (l *loop) pop(c *conn) {
 		case slotWaiting:
 			return
 		case slotHeld:
-			if c.fast != nil && !c.fast.free() {
-				return
+			if c.fast != nil && !c.fast.free() && c.tail-c.head < ringMax {
+				return // with no room behind it nothing more would be read, so then it goes
 			}
 			l.out = append(l.out, s.reply()...)
 			s.long = nil
