@@ -52,13 +52,14 @@ type FastConn interface {
 type fastClient struct {
 	FastConn
 	port      uint16
-	good      bool   // a question was answered with success
-	asked     bool   // Insert is under way
-	received  uint64 // bytes read and handled
-	expected  uint64 // bytes that have to be, before a reply with tid 0 leaves
-	answered  uint64 // bytes of requests
-	replied   uint64 // bytes of replies
-	published uint64 // answered, as last published
+	done      func(sent uint64, ok bool) // of Insert, which each hit asks for until it is under way
+	good      bool                       // a question was answered with success
+	asked     bool                       // Insert is under way
+	received  uint64                     // bytes read and handled
+	expected  uint64                     // bytes that have to be, before a reply with tid 0 leaves
+	answered  uint64                     // bytes of requests
+	replied   uint64                     // bytes of replies
+	published uint64                     // answered, as last published
 }
 
 // guarded is the outcome of Insert on its way to the loop.
@@ -198,7 +199,8 @@ func (l *loop) takeFast(c *conn, port uint16) {
 			l.fast = map[uint16]*conn{}
 		}
 		l.fast[port] = c
-		c.fast = &fastClient{FastConn: f, port: port}
+		c.fast = &fastClient{FastConn: f, port: port,
+			done: func(sent uint64, ok bool) { l.box.guard(guarded{c, sent, ok}) }}
 	}
 }
 
@@ -219,7 +221,7 @@ func (f *fastClient) publish(n int) {
 
 // guard asks for a connection to be put onto the map.
 func (c *conn) guard() {
-	c.fast.asked = c.fast.asked || c.fast.Insert(func(sent uint64, ok bool) { c.loop.box.guard(guarded{c, sent, ok}) })
+	c.fast.asked = c.fast.asked || c.fast.Insert(c.fast.done)
 }
 
 // guarded takes in that a socket is on the map, or stays off.
