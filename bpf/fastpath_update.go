@@ -136,6 +136,11 @@ func (f *Fast) walk(ports []uint16, done func(port uint16, sent uint64, err erro
 		f.conns[p].sent.Store(sentBusy)
 		f.want[p].Store(uint64(f.cfg.Port))
 	}
+	defer func() { // after a walk that failed: no later one may add them
+		for _, p := range ports {
+			f.want[p].Store(0)
+		}
+	}()
 	r, err := f.iter.Open()
 	if err != nil {
 		return fmt.Errorf("iter_add: %w", err)

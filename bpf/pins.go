@@ -198,6 +198,7 @@ func (m *Maps) loadPin(name string) (*ebpf.Map, error) {
 		err = errors.Join(err, os.Chmod(path, pinMode))
 	}
 	if err != nil {
+		got.Close() // there is one if only its mode could not be set back
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return got, nil
