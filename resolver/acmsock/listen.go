@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -283,6 +284,7 @@ func (r *rendezvous) link(name, target string) error {
 
 func (r *rendezvous) remember(path string) {
 	if info, err := os.Lstat(path); err == nil {
+		r.made = slices.DeleteFunc(r.made, func(m madeFile) bool { return m.path == path }) // of an earlier announcement
 		r.made = append(r.made, madeFile{path, info})
 	}
 }
