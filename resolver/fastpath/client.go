@@ -20,6 +20,7 @@ type Client struct {
 	asked atomic.Bool // it was to be put onto the map
 	on    atomic.Bool // it is there, or about to be
 	gone  atomic.Bool
+	stays atomic.Bool // the kernel did not take it
 }
 
 // Accept takes a connection from 127.0.0.1:port that was just accepted, before
@@ -54,7 +55,7 @@ func (c *Client) OnMap() bool { return c.on.Load() }
 // order, a destination, or a path request. q is copied.
 func (c *Client) Offer(q *resolver.Query) {
 	s := c.s
-	if !s.on.Load() {
+	if !s.on.Load() || c.stays.Load() { // with the daemon each question would be offered
 		return
 	}
 	s.mu.Lock()

@@ -376,6 +376,11 @@ func TestInsert(t *testing.T) {
 		if o := <-got; o.ok || r.OnMap() {
 			t.Errorf("refused: %+v, on map %v", o, r.OnMap())
 		}
+		r.Offer(question(1, true))
+		synctest.Wait()
+		if n := l.s.State().Paths; n != 0 {
+			t.Errorf("%d questions of a client that stays with the daemon", n)
+		}
 		gone := l.s.Accept(12).(*Client)
 		insert(gone, true)
 		gone.Release()

@@ -90,6 +90,7 @@ func (i *inserter) insert(s *Service, list []insertion) {
 	}
 	stays := func(in insertion) {
 		s.count.refused.Add(1)
+		in.c.stays.Store(true)
 		in.c.on.Store(false)
 		in.done(0, false)
 	}
