@@ -20,10 +20,12 @@ type item struct {
 
 	// Of the mutex.
 	from  cache.Key // entry that the answer comes from
-	next  *item     // with the same entry
 	dirty bool      // in table.dirty
 	dead  bool      // not in the table any more
 	asked uint64    // stamp when the cache asked last
+	// Others with the same entry. A program can ask in as many ways as there is room
+	// for and get one entry.
+	prev, next *item
 
 	// Of the owner.
 	present  bool // in the kernel
@@ -83,28 +85,26 @@ func (t *table) remove(it *item) {
 }
 
 func (t *table) link(it *item, from cache.Key) {
-	it.from = from
-	it.next = t.byCache[from]
+	it.from, it.prev, it.next = from, nil, t.byCache[from]
+	if it.next != nil {
+		it.next.prev = it
+	}
 	t.byCache[from] = it
 }
 
 func (t *table) unlink(it *item) {
-	first := t.byCache[it.from]
-	if first == it {
-		if it.next == nil {
-			delete(t.byCache, it.from)
-		} else {
-			t.byCache[it.from] = it.next
-		}
-		it.next = nil
-		return
+	switch {
+	case it.prev != nil:
+		it.prev.next = it.next
+	case it.next != nil:
+		t.byCache[it.from] = it.next
+	default:
+		delete(t.byCache, it.from)
 	}
-	for p := first; p != nil; p = p.next {
-		if p.next == it {
-			p.next, it.next = it.next, nil
-			return
-		}
+	if it.next != nil {
+		it.next.prev = it.prev
 	}
+	it.prev, it.next = nil, nil
 }
 
 // keyOf is the program's key of a question; slot is that of its source. False: the
