@@ -45,7 +45,12 @@ func (l *loop) run(c *conn, b []byte) {
 		l.seen = l.now
 	}
 	progress := false
-	for !c.closed && !c.stop && len(b) >= HeaderSize && !c.blocked() {
+	for !c.closed && !c.stop && len(b) >= HeaderSize {
+		if c.blocked() {
+			if l.pop(c); c.blocked() { // a reply that is held leaves when there is no room behind it
+				break
+			}
+		}
 		n, fault := Frame(b)
 		if fault != FaultNone {
 			l.fault(c, b, fault)
