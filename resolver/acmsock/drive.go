@@ -71,7 +71,7 @@ func (l *loop) missed() {
 		return
 	}
 	now := l.clock()
-	l.dense = now-l.lastMiss < wantWithin
+	l.dense = l.dense || now-l.lastMiss < wantWithin
 	l.lastMiss = now
 }
 
