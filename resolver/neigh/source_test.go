@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -38,7 +40,8 @@ func hw(g mad.GID) (a rtnl.LinkAddr) {
 func addr(s string) resolver.Addr { return resolver.IPAddr(netip.MustParseAddr(s)) }
 
 // fake is a kernel: a table of neighbours, routes by prefix and interface, and what
-// it does when it is made to ask.
+// it does when it is made to ask. The source's goroutines look at it at any time, also
+// while a test goes on after a begin: a test gets at the fields through methods only.
 type fake struct {
 	mu       sync.Mutex
 	entries  map[entry]rtnl.Neigh
@@ -50,6 +53,7 @@ type fake struct {
 	block    chan struct{}
 	dumps    int
 	open     int
+	moved    []mad.GID
 
 	news   chan any // a rtnl.Neigh, or an error
 	closed chan struct{}
@@ -61,9 +65,42 @@ func (f *fake) do(fn func()) {
 	fn()
 }
 
+// get and set are for the fields that are not maps.
+func get[T any](f *fake, field *T) (v T) {
+	f.do(func() { v = *field })
+	return v
+}
+
+func set[T any](f *fake, field *T, v T) { f.do(func() { *field = v }) }
+
+// asked tells how often the kernel was made to ask for an entry.
+func (f *fake) asked(e entry) (n int) {
+	f.do(func() { n = f.solicits[e] })
+	return n
+}
+
+// allAsked is what the kernel was made to ask for.
+func (f *fake) allAsked() (list []entry) {
+	f.do(func() { list = slices.Collect(maps.Keys(f.solicits)) })
+	return list
+}
+
+// reported is what the source said has moved.
+func (f *fake) reported() (list []mad.GID) {
+	f.do(func() { list = slices.Clone(f.moved) })
+	return list
+}
+
+// answers makes a peer answer from now on, silent makes it stop.
+func (f *fake) answers(e entry, g mad.GID) { f.do(func() { f.peers[e] = g }) }
+func (f *fake) silent(e entry)             { f.do(func() { delete(f.peers, e) }) }
+
+// forgets takes an entry out of the table without a word.
+func (f *fake) forgets(e entry) { f.do(func() { delete(f.entries, e) }) }
+
 func (f *fake) Neigh(index int, dst netip.Addr) (n rtnl.Neigh, err error) {
-	if f.block != nil {
-		<-f.block
+	if block := get(f, &f.block); block != nil {
+		<-block
 	}
 	f.do(func() {
 		var ok bool
@@ -127,11 +164,16 @@ func (f *fake) Close() error {
 	return nil
 }
 
-// has puts an entry into the table without a word.
+// has puts an entry into the table without a word, hasNoAddress one without a
+// hardware address.
 func (f *fake) has(e entry, g mad.GID, state uint16) rtnl.Neigh {
 	n := rtnl.Neigh{Index: e.index, IP: e.ip, State: state, Hardware: hw(g)}
 	f.do(func() { f.entries[e] = n })
 	return n
+}
+
+func (f *fake) hasNoAddress(e entry, state uint16) {
+	f.do(func() { f.entries[e] = rtnl.Neigh{Index: e.index, IP: e.ip, State: state} })
 }
 
 // learns puts an entry into the table and tells.
@@ -165,9 +207,8 @@ func (n notes) Close() error { close(n.closed); return nil }
 // 2001:db8::1), 6 (GID 1, partition 1, 10.1.0.1) and 5 (GID 2, 10.0.0.2).
 type lab struct {
 	*fake
-	t     *testing.T
-	s     *Source
-	moved []mad.GID
+	t *testing.T
+	s *Source
 }
 
 func run(t *testing.T, edit func(*Config), f func(t *testing.T, l *lab)) {
@@ -195,7 +236,7 @@ func run(t *testing.T, edit func(*Config), f func(t *testing.T, l *lab)) {
 		l.routes["10.9.0.0/16 4"] = rtnl.Route{Type: unix.RTN_UNICAST, Hops: []rtnl.Hop{{Index: 4, Gateway: true}}}
 		l.routes["10.0.255.255/32 4"] = rtnl.Route{Type: unix.RTN_BROADCAST, Hops: []rtnl.Hop{{Index: 4}}}
 		cfg := Config{Interfaces: func() []hostnet.Interface { return ifs }, Timeout: 1500 * time.Millisecond,
-			Moved: func(g mad.GID) { l.moved = append(l.moved, g) }, Log: slog.New(slog.DiscardHandler)}
+			Moved: func(g mad.GID) { l.do(func() { l.moved = append(l.moved, g) }) }, Log: slog.New(slog.DiscardHandler)}
 		if edit != nil {
 			edit(&cfg)
 		}
@@ -210,8 +251,8 @@ func run(t *testing.T, edit func(*Config), f func(t *testing.T, l *lab)) {
 		if st := l.s.Stats(); st.Pending != 0 || len(l.s.pending) != 0 {
 			t.Errorf("left: %+v", st)
 		}
-		if l.open != 0 {
-			t.Errorf("%d tables are left open", l.open)
+		if n := get(l.fake, &l.open); n != 0 {
+			t.Errorf("%d tables are left open", n)
 		}
 	})
 }
@@ -267,12 +308,12 @@ func TestKnown(t *testing.T) {
 			for _, dst := range []string{"10.0.0.77", "2001:db8::77"} {
 				e := at(4, dst)
 				l.has(e, gid(77), state)
-				before := l.solicits[e]
+				before := l.asked(e)
 				r := l.ask("", dst)
 				if r.err != nil || r.loc != (resolver.Location{GID: gid(77), Source: "neigh"}) || r.took != 0 {
 					t.Errorf("state %d: %+v", state, r)
 				}
-				if n := l.solicits[e] - before; n != 0 && state != unix.NUD_STALE || n != 1 && state == unix.NUD_STALE {
+				if n := l.asked(e) - before; n != 0 && state != unix.NUD_STALE || n != 1 && state == unix.NUD_STALE {
 					t.Errorf("state %d: asked %d times", state, n)
 				}
 			}
@@ -288,9 +329,9 @@ func TestAsked(t *testing.T) {
 	run(t, nil, func(t *testing.T, l *lab) {
 		for i, dst := range []string{"10.0.0.77", "2001:db8::77"} {
 			e := at(4, dst)
-			l.peers[e] = gid(77)
+			l.answers(e, gid(77))
 			if i == 0 {
-				l.entries[e] = rtnl.Neigh{Index: 4, IP: e.ip, State: unix.NUD_FAILED}
+				l.hasNoAddress(e, unix.NUD_FAILED)
 			}
 			if r := l.ask("10.0.0.1", dst); r.err != nil || r.loc.GID != gid(77) || r.took != l.slow {
 				t.Errorf("%+v", r)
@@ -360,15 +401,15 @@ func TestNoNeighbour(t *testing.T) {
 				t.Errorf("%s: %v after %v, want %q", dst, r.err, r.took, why)
 			}
 		}
-		if len(l.solicits) != 0 {
-			t.Errorf("asked for %v", l.solicits)
+		if list := l.allAsked(); len(list) != 0 {
+			t.Errorf("asked for %v", list)
 		}
 		// A hardware address that is not IPoIB's.
-		l.entries[at(4, "10.0.0.77")] = rtnl.Neigh{Index: 4, IP: netip.MustParseAddr("10.0.0.77"), State: unix.NUD_REACHABLE}
+		l.hasNoAddress(at(4, "10.0.0.77"), unix.NUD_REACHABLE)
 		if r := l.ask("10.0.0.1", "10.0.0.77"); !errors.Is(r.err, resolver.ErrUnknown) || !strings.Contains(r.err.Error(), "no GID") {
 			t.Errorf("%v", r.err)
 		}
-		l.fail = unix.ENOBUFS
+		set[error](l.fake, &l.fail, unix.ENOBUFS)
 		if r := l.ask("10.0.0.1", "10.0.0.78"); !errors.Is(r.err, unix.ENOBUFS) {
 			t.Errorf("%v", r.err)
 		}
@@ -382,7 +423,7 @@ func TestSilence(t *testing.T) {
 		dead := l.begin(endpoint(), "10.0.0.1", "10.0.0.66", time.Minute)
 		soon := l.begin(endpoint(), "10.0.0.1", "10.0.0.66", 200*time.Millisecond)
 		past := l.begin(endpoint(), "10.0.0.1", "10.0.0.66", -time.Second)
-		l.peers[at(4, "10.0.0.77")] = gid(77)
+		l.answers(at(4, "10.0.0.77"), gid(77))
 		if r := l.ask("10.0.0.1", "10.0.0.77"); r.err != nil || r.took != l.slow {
 			t.Errorf("%+v", r)
 		}
@@ -409,15 +450,15 @@ func TestFailsMeanwhile(t *testing.T) {
 	run(t, nil, func(t *testing.T, l *lab) {
 		e := at(4, "10.0.0.77")
 		for i, state := range []uint16{unix.NUD_FAILED, unix.NUD_NONE, unix.NUD_INCOMPLETE} {
-			delete(l.peers, e)
-			delete(l.entries, e)
+			l.silent(e)
+			l.forgets(e)
 			ch := l.begin(endpoint(), "10.0.0.1", "10.0.0.77", time.Minute)
 			synctest.Wait()
-			asked := l.solicits[e]
-			l.peers[e] = gid(byte(70 + i))
+			asked := l.asked(e)
+			l.answers(e, gid(byte(70+i)))
 			l.news <- rtnl.Neigh{Index: 4, IP: e.ip, State: state}
 			synctest.Wait()
-			if n := l.solicits[e] - asked; n != 1 && i < 2 || n != 0 && i == 2 {
+			if n := l.asked(e) - asked; n != 1 && i < 2 || n != 0 && i == 2 {
 				t.Errorf("state %d: asked %d more times", state, n)
 			}
 			if i == 2 {
@@ -442,15 +483,15 @@ func TestMoved(t *testing.T) {
 		l.news <- rtnl.Neigh{Index: 4, IP: e.ip, State: unix.NUD_FAILED}
 		l.news <- rtnl.Neigh{Index: 4, IP: e.ip, State: unix.NUD_REACHABLE} // no address of IPoIB
 		synctest.Wait()
-		if len(l.moved) != 0 {
-			t.Fatalf("moved: %v", l.moved)
+		if moved := l.reported(); len(moved) != 0 {
+			t.Fatalf("moved: %v", moved)
 		}
 		l.learns(e, gid(88))
 		l.learns(e, gid(88))
 		l.learns(e, gid(99))
 		synctest.Wait()
-		if len(l.moved) != 2 || l.moved[0] != gid(77) || l.moved[1] != gid(88) {
-			t.Errorf("moved: %v", l.moved)
+		if moved := l.reported(); !slices.Equal(moved, []mad.GID{gid(77), gid(88)}) {
+			t.Errorf("moved: %v", moved)
 		}
 		if r := l.ask("10.0.0.1", "10.0.0.77"); r.loc.GID != gid(99) {
 			t.Errorf("%+v", r)
@@ -470,7 +511,7 @@ func TestMovedSilently(t *testing.T) {
 		l.has(e, gid(77), unix.NUD_REACHABLE)
 		l.ask("10.0.0.1", "10.0.0.77")
 		fails := func() {
-			l.do(func() { delete(l.entries, e) })
+			l.forgets(e)
 			l.news <- rtnl.Neigh{Index: 4, IP: e.ip, State: unix.NUD_FAILED}
 			synctest.Wait()
 		}
@@ -478,23 +519,23 @@ func TestMovedSilently(t *testing.T) {
 		l.news <- rtnl.Neigh{Index: 4, IP: at(4, "10.0.0.78").ip, State: unix.NUD_FAILED}
 		l.news <- rtnl.Neigh{Index: 99, IP: e.ip, State: unix.NUD_FAILED}
 		synctest.Wait()
-		if len(l.solicits) != 0 {
-			t.Errorf("asked %v", l.solicits)
+		if list := l.allAsked(); len(list) != 0 {
+			t.Errorf("asked %v", list)
 		}
 		for range 3 {
 			fails()
 			time.Sleep(time.Minute)
 		}
-		if l.solicits[e] != 1 || len(l.moved) != 0 {
-			t.Errorf("nobody there: asked %d times, moved %v", l.solicits[e], l.moved)
+		if n, moved := l.asked(e), l.reported(); n != 1 || len(moved) != 0 {
+			t.Errorf("nobody there: asked %d times, moved %v", n, moved)
 		}
 		l.learns(e, gid(77)) // back where it was
-		l.peers[e] = gid(88)
+		l.answers(e, gid(88))
 		fails()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if l.solicits[e] != 2 || len(l.moved) != 1 || l.moved[0] != gid(77) {
-			t.Errorf("elsewhere: asked %d times, moved %v", l.solicits[e], l.moved)
+		if n, moved := l.asked(e), l.reported(); n != 2 || !slices.Equal(moved, []mad.GID{gid(77)}) {
+			t.Errorf("elsewhere: asked %d times, moved %v", n, moved)
 		}
 	})
 }
@@ -507,8 +548,9 @@ func TestMovedAsRead(t *testing.T) {
 		l.has(e, gid(77), unix.NUD_REACHABLE)
 		l.ask("10.0.0.1", "10.0.0.77")
 		l.has(e, gid(88), unix.NUD_REACHABLE)
-		if r := l.ask("10.0.0.1", "10.0.0.77"); r.loc.GID != gid(88) || len(l.moved) != 1 || l.moved[0] != gid(77) {
-			t.Errorf("%+v, moved %v", r, l.moved)
+		r := l.ask("10.0.0.1", "10.0.0.77")
+		if moved := l.reported(); r.loc.GID != gid(88) || !slices.Equal(moved, []mad.GID{gid(77)}) {
+			t.Errorf("%+v, moved %v", r, moved)
 		}
 	})
 }
@@ -517,7 +559,8 @@ func TestMovedAsRead(t *testing.T) {
 // the newer one, or the older is reported as moved.
 func TestMovesWhileAsked(t *testing.T) {
 	run(t, nil, func(t *testing.T, l *lab) {
-		l.block = make(chan struct{})
+		block := make(chan struct{})
+		set(l.fake, &l.block, block)
 		e := at(4, "10.0.0.77")
 		ch := l.begin(endpoint(), "10.0.0.1", "10.0.0.77", time.Minute)
 		synctest.Wait() // the asker is in the kernel
@@ -526,12 +569,12 @@ func TestMovesWhileAsked(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 		l.has(e, gid(77), unix.NUD_REACHABLE) // as if read before
-		close(l.block)
+		close(block)
 		synctest.Wait()
 		l.learns(e, gid(88))
 		synctest.Wait()
-		if len(l.moved) != 0 || l.s.Stats().Told != 1 {
-			t.Errorf("moved: %v, %+v", l.moved, l.s.Stats())
+		if moved := l.reported(); len(moved) != 0 || l.s.Stats().Told != 1 {
+			t.Errorf("moved: %v, %+v", moved, l.s.Stats())
 		}
 	})
 }
@@ -550,8 +593,8 @@ func TestOverrun(t *testing.T) {
 		if r := l.wait(ch); r.err != nil || r.loc.GID != gid(66) {
 			t.Errorf("%+v", r)
 		}
-		if len(l.moved) != 1 || l.moved[0] != gid(77) || l.dumps != 1 {
-			t.Errorf("moved: %v, %d dumps", l.moved, l.dumps)
+		if moved, dumps := l.reported(), get(l.fake, &l.dumps); !slices.Equal(moved, []mad.GID{gid(77)}) || dumps != 1 {
+			t.Errorf("moved: %v, %d dumps", moved, dumps)
 		}
 		if st := l.s.Stats(); st.Overruns != 1 {
 			t.Errorf("%+v", st)
@@ -563,7 +606,8 @@ func TestOverrun(t *testing.T) {
 // time, and Close ends what is left.
 func TestBounds(t *testing.T) {
 	run(t, nil, func(t *testing.T, l *lab) {
-		l.block = make(chan struct{})
+		block := make(chan struct{})
+		set(l.fake, &l.block, block)
 		var all []chan result
 		for i := range MaxLookups {
 			all = append(all, l.begin(endpoint(), "10.0.0.1", fmt.Sprintf("10.0.%d.%d", i>>8, i&0xff|1), time.Minute))
@@ -580,7 +624,7 @@ func TestBounds(t *testing.T) {
 			t.Errorf("%+v", st)
 		}
 		left := l.begin(endpoint(), "10.0.0.1", "10.0.0.77", time.Minute)
-		close(l.block)
+		close(block)
 		synctest.Wait()
 		if err := l.s.Close(); err != nil {
 			t.Error(err)
@@ -597,10 +641,15 @@ func TestBounds(t *testing.T) {
 // What was told is remembered within a bound.
 func TestTold(t *testing.T) {
 	run(t, nil, func(t *testing.T, l *lab) {
-		for i := range MaxTold + 10 {
-			l.s.remember(entry{4, netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})}, answer{gid: gid(1)})
+		remember := func(e entry, g mad.GID) {
+			l.s.mu.Lock()
+			defer l.s.mu.Unlock()
+			l.s.remember(e, answer{gid: g})
 		}
-		l.s.remember(entry{4, netip.AddrFrom4([4]byte{10, 1, 0, 9})}, answer{gid: gid(2)})
+		for i := range MaxTold + 10 {
+			remember(entry{4, netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})}, gid(1))
+		}
+		remember(entry{4, netip.AddrFrom4([4]byte{10, 1, 0, 9})}, gid(2))
 		if st := l.s.Stats(); st.Told != MaxTold || st.Forgot != 10 {
 			t.Errorf("%+v", st)
 		}
