@@ -61,8 +61,8 @@ func (s *Source) ask(t table, l *lookup) {
 		}
 		errs = append(errs, err)
 	}
-	if !asked && s.finish(l, resolver.Location{}, fmt.Errorf("neigh: %w: %w", resolver.ErrUnknown, errors.Join(errs...))) {
-		s.count.unknown.Add(1)
+	if !asked {
+		s.fail(l, &s.count.unknown, fmt.Errorf("neigh: %w: %w", resolver.ErrUnknown, errors.Join(errs...)))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"acmd/mad"
@@ -109,7 +110,7 @@ func (s *Source) Close() error {
 	left := slices.Collect(maps.Keys(s.live))
 	s.mu.Unlock()
 	for _, l := range left {
-		s.finish(l, resolver.Location{}, errClosed)
+		s.fail(l, nil, errClosed)
 	}
 	return err
 }
@@ -161,17 +162,15 @@ func (s *Source) begin(l *lookup, wait time.Duration, deadline time.Time) {
 		return
 	}
 	s.live[l] = struct{}{}
+	s.count.lookups.Add(1)
 	if wait > 0 || !deadline.IsZero() {
 		l.timer = time.AfterFunc(wait, func() { s.late(l) })
 	}
 	s.mu.Unlock()
-	s.count.lookups.Add(1)
 	select {
 	case s.queue <- l:
 	default: // of lookups that are over, or are to be looked at again
-		if s.finish(l, resolver.Location{}, fmt.Errorf("neigh: too many questions are queued: %w", resolver.ErrOverload)) {
-			s.count.overload.Add(1)
-		}
+		s.fail(l, &s.count.overload, fmt.Errorf("neigh: too many questions are queued: %w", resolver.ErrOverload))
 	}
 }
 
@@ -195,9 +194,7 @@ func interfacesOf(ep *resolver.Endpoint, src netip.Addr, is4 bool, all []hostnet
 
 // late ends a lookup whose time is over.
 func (s *Source) late(l *lookup) {
-	if s.finish(l, resolver.Location{}, fmt.Errorf("neigh: %v does not answer on %s: %w", l.dst, names(l.on), resolver.ErrTimeout)) {
-		s.count.timeouts.Add(1)
-	}
+	s.fail(l, &s.count.timeouts, fmt.Errorf("neigh: %v does not answer on %s: %w", l.dst, names(l.on), resolver.ErrTimeout))
 }
 
 // names lists interfaces for a message.
@@ -209,15 +206,19 @@ func names(on []hostnet.Interface) string {
 	return text
 }
 
-// finish ends l, once: it reports false if l had ended before.
-func (s *Source) finish(l *lookup, loc resolver.Location, err error) bool {
+// fail ends l with an error unless it has ended before, and counts that if a counter
+// is given: before l is told, so that whoever has the answer finds it counted.
+func (s *Source) fail(l *lookup, counter *atomic.Uint64, err error) {
 	s.mu.Lock()
 	first := s.take(l)
 	s.mu.Unlock()
-	if first {
-		l.done(loc, err)
+	if !first {
+		return
 	}
-	return first
+	if counter != nil {
+		counter.Add(1)
+	}
+	l.done(resolver.Location{}, err)
 }
 
 // take takes l out of everything and reports whether it was still under way. The
