@@ -80,6 +80,7 @@ type FastConfig struct {
 	Cgroup string // of All; "": the root of the unified hierarchy
 	Paths  int    // most mirrored paths; 0: FastPaths
 	Conns  int    // most clients on the map; 0: 16384
+	Insert string // the only way to put sockets there that is tried, as in FastPlan; "": the best
 
 	// Maps has the counters and the kill switch. Without it, or where it is in
 	// ordinary memory, the programs have ones of their own.

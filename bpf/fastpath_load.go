@@ -37,6 +37,9 @@ var errUnread = errors.New("an answer was given while another lay unread")
 func LoadFast(cfg FastConfig) (*Fast, error) {
 	var errs []error
 	for _, plan := range fastPlans {
+		if cfg.Insert != "" && cfg.Insert != plan.Insert {
+			continue
+		}
 		plan.All = cfg.All
 		err := selfTest(cfg, plan)
 		if errors.Is(err, errUnread) {

@@ -48,6 +48,7 @@ type Config struct {
 	Capacity int          // most mirrored answers; 0: bpf.FastPaths
 	Clients  int          // most sockets on the map; 0: 16384
 	Maps     *bpf.Maps    // counters; nil: ones of the program's own
+	Insert   string       // how sockets get onto the map, see bpf.FastConfig; "": the best way that works
 	Log      *slog.Logger // nil: slog.Default
 	// Sweep is how often stamps are looked at; 0: half a second. Paths have to
 	// live for some of these after they are due.
@@ -120,7 +121,7 @@ func New(cfg Config) *Service {
 // the error says why there is no fast path. [Service.Start] takes the result.
 func (s *Service) Load(port uint16) (Kernel, error) {
 	f, err := bpf.LoadFast(bpf.FastConfig{
-		Port: port, All: s.cfg.All, Paths: s.cfg.Capacity, Conns: s.cfg.Clients, Maps: s.cfg.Maps})
+		Port: port, All: s.cfg.All, Paths: s.cfg.Capacity, Conns: s.cfg.Clients, Maps: s.cfg.Maps, Insert: s.cfg.Insert})
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ func (d *Daemon) newFastPath(s *config.Settings) resolver.Mirror {
 	}
 	d.fast = fastpath.New(fastpath.Config{
 		All: s.FastPath == config.FastPathAll, Clients: s.MaxClients, Maps: d.counters, Log: d.log,
-		Changed: d.announceFastPath,
+		Insert: d.opts.inserter, Changed: d.announceFastPath,
 	})
 	return d.fast
 }

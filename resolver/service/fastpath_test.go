@@ -58,6 +58,12 @@ func startFast(t *testing.T, mode string, opts ...string) *fastSite {
 // that no options file can have.
 func startFastTuned(t *testing.T, mode string, tune func(*resolver.Config), opts ...string) *fastSite {
 	t.Helper()
+	return startFastWith(t, Options{tune: tune}, mode, opts...)
+}
+
+// startFastWith lets o say what only tests can.
+func startFastWith(t *testing.T, o Options, mode string, opts ...string) *fastSite {
+	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "opts")
 	opts = append([]string{"log_file " + filepath.Join(dir, "log"), "bpf_dir none", "fast_path_port 0", "fast_path " + mode}, opts...)
@@ -65,11 +71,10 @@ func startFastTuned(t *testing.T, mode string, tune func(*resolver.Config), opts
 		t.Fatal(err)
 	}
 	s := &fastSite{t: t, said: map[string][]byte{}}
-	d, err := Start(Options{
-		OptionsFile: file, AddressFile: filepath.Join(dir, "addr"), RunDir: dir, Version: "test",
-		Fabric: fmt.Sprintf("embedded:nodes=%d", siteNodes), Getenv: func(string) string { return "" },
-		Observe: func(of transport.Fabric) { s.f = of.(*fabric.Fabric) }, tune: tune,
-	})
+	o.OptionsFile, o.AddressFile, o.RunDir, o.Version = file, filepath.Join(dir, "addr"), dir, "test"
+	o.Fabric, o.Getenv = fmt.Sprintf("embedded:nodes=%d", siteNodes), func(string) string { return "" }
+	o.Observe = func(of transport.Fabric) { s.f = of.(*fabric.Fabric) }
+	d, err := Start(o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,6 +35,9 @@ type Options struct {
 	Observe func(transport.Fabric)
 	// tune, if set, changes what the settings say about the engine; for tests.
 	tune func(*resolver.Config)
+	// inserter, if set, is the one way to put sockets onto the fast path's map that
+	// is tried; for tests.
+	inserter string
 }
 
 func (o *Options) setDefaults() {
