@@ -22,7 +22,7 @@ func TestModeration(t *testing.T) {
 	rate := func(every time.Duration, n int) (flood int) {
 		for range n {
 			now = now.Add(every)
-			m.noted(1, now)
+			m.noted(1, 0, now)
 			if m.flood(now) {
 				flood++
 			}
@@ -43,6 +43,64 @@ func TestModeration(t *testing.T) {
 		t.Error("a flood that is over for a second")
 	}
 }
+
+// Floods that are not worth an answer are looked at less often, however many come;
+// one datagram in four that is answered is enough to be served as ever.
+func TestModerationRests(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		answers int // of 100
+		want    time.Duration
+	}{{"none", 0, restEvery}, {"few", 5, restEvery}, {"a third", 33, lookEvery}, {"all", 100, lookEvery}} {
+		var m moderation
+		now, sent := time.Now(), uint64(7)
+		if m.noted(floodCount, sent, now); m.pause() != lookEvery {
+			t.Errorf("%s: a flood that just began rests", tc.name)
+		}
+		for range 10 {
+			now = now.Add(floodWindow / 2)
+			m.noted(100, sent, now)
+			sent += uint64(tc.answers)
+		}
+		if !m.flood(now) || m.pause() != tc.want {
+			t.Errorf("%s answered: flood %v, %v between looks, want %v", tc.name, m.flood(now), m.pause(), tc.want)
+		}
+	}
+}
+
+// Whatever comes, and whether or not answers to us may be among it, no more than
+// lookMost are taken within lookEvery; and what is put off is looked at in time.
+func TestModerationBound(t *testing.T) {
+	for _, asking := range []bool{false, true} {
+		var m moderation
+		now := time.Now()
+		begin, taken, looks := now, 0, 0
+		const step = 10 * time.Microsecond
+		for range int(time.Second / step) {
+			if look, _ := m.decide(now, true, asking); look {
+				looks++
+				for n := m.room(ringful, now); n > 0; n = m.room(ringful, now) {
+					m.noted(n, 0, now) // the queue is never empty
+					taken += n
+				}
+			}
+			now = now.Add(step)
+			if most := lookMost * (1 + int(now.Sub(begin)/lookEvery)); taken > most {
+				t.Fatalf("asking %v: %d taken in %v, no more than %d may be", asking, taken, now.Sub(begin), most)
+			}
+		}
+		want := int(time.Second / restEvery)
+		if asking {
+			want = int(time.Second / lookEvery)
+		}
+		if taken < lookMost*want*9/10 || looks < want*9/10 {
+			t.Errorf("asking %v: %d taken in %d looks, want about %d looks", asking, taken, looks, want)
+		}
+	}
+}
+
+// ringful is what is asked for at a time in tests of the bound.
+const ringful = 32
 
 // In a flood the queue is looked at by the clock; nothing is missed behind it, and
 // the answer to a question of ours is not kept waiting for the clock.

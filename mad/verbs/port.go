@@ -51,14 +51,14 @@ var (
 )
 
 type counters struct {
-	received, sent, foreign, recvErrors, sendErrors, stale, resets, full atomic.Uint64
+	received, sent, foreign, recvErrors, sendErrors, stale, resets, full, capped atomic.Uint64
 }
 
 // Stats implements [Counted].
 func (p *Port) Stats() Stats {
 	c := &p.stats
 	return Stats{Received: c.received.Load(), Sent: c.sent.Load(), Foreign: c.foreign.Load(), RecvErrors: c.recvErrors.Load(),
-		SendErrors: c.sendErrors.Load(), Stale: c.stale.Load(), Resets: c.resets.Load(), Full: c.full.Load()}
+		SendErrors: c.sendErrors.Load(), Stale: c.stale.Load(), Resets: c.resets.Load(), Full: c.full.Load(), Capped: c.capped.Load()}
 }
 
 // newPort makes the queue pair of the default partition, to see that it can be

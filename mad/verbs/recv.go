@@ -95,10 +95,19 @@ func (p *Port) look(slots []*ring.Slot, driven bool) (n int) {
 	}
 	for rx.more && n < len(slots) {
 		room := min(len(slots)-n, len(rx.wc))
+		if !driven { // a loop takes few at a time, and serves its clients in between
+			room = rx.calm.room(room, time.Now())
+		}
+		if room == 0 {
+			break
+		}
 		got := int(C.ibv_poll_cq(p.dev.rcq, C.int(room), &rx.wc[0]))
 		rx.more = got == room
 		if got > 0 {
-			rx.calm.noted(got, time.Now())
+			rx.calm.noted(got, p.stats.sent.Load(), time.Now())
+			if rx.calm.left == 0 {
+				p.stats.capped.Add(1)
+			}
 		}
 		for i := range max(got, 0) {
 			if p.take(&rx.wc[i], &slots[n]) {

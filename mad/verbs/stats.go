@@ -12,6 +12,7 @@ type Stats struct {
 	Stale      uint64 // completions from before a reset
 	Resets     uint64 // queue pairs taken out of an error state
 	Full       uint64 // sends refused as the queue stayed full
+	Capped     uint64 // times that so much came at once that the rest was put off
 }
 
 // Counted is a port with queue pairs; its method is safe for concurrent use.

@@ -163,6 +163,7 @@ var queueMetrics = []family[verbs.Stats]{
 	counter("queue_pair_stale_completions_total", "Completions from before a reset.", func(s *verbs.Stats) uint64 { return s.Stale }, atPort...),
 	counter("queue_pair_resets_total", "Queue pairs taken out of an error state.", func(s *verbs.Stats) uint64 { return s.Resets }, atPort...),
 	counter("queue_pair_full_total", "Sends refused as the queue stayed full.", func(s *verbs.Stats) uint64 { return s.Full }, atPort...),
+	counter("queue_pair_capped_total", "Times that so many datagrams came at once that the rest was put off.", func(s *verbs.Stats) uint64 { return s.Capped }, atPort...),
 }
 
 var netlinkMetrics = []family[Netlink]{
