@@ -191,8 +191,7 @@ func (l *loop) adopt(h handoff) {
 		l.gen = 1
 	}
 	c := &conn{loop: l, fd: h.fd, gen: l.gen, door: h.door, uid: h.uid, hasUID: h.hasUID, events: unix.EPOLLIN}
-	ev := unix.EpollEvent{Events: c.events, Fd: c.fd, Pad: c.gen}
-	if err := unix.EpollCtl(l.ep, unix.EPOLL_CTL_ADD, int(c.fd), &ev); err != nil {
+	if err := c.watch(unix.EPOLL_CTL_ADD); err != nil {
 		l.warn("client rejected", "reason", "epoll", "err", err)
 		l.reject(h, RejectedKernel)
 		return

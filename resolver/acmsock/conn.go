@@ -179,3 +179,15 @@ func (c *conn) wanted() uint32 {
 	}
 	return w
 }
+
+// watch tells epoll of c.events. What is there already is reported once, and
+// after that only news: epoll would otherwise look at each socket twice, the
+// second time to see that nothing is left. The end of a connection is news that may
+// come with the data before it.
+func (c *conn) watch(op int) error {
+	ev := unix.EpollEvent{Events: c.events | unix.EPOLLET, Fd: c.fd, Pad: c.gen}
+	if c.events&unix.EPOLLIN != 0 {
+		ev.Events |= unix.EPOLLRDHUP
+	}
+	return unix.EpollCtl(c.loop.ep, op, int(c.fd), &ev)
+}

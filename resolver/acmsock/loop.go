@@ -262,7 +262,7 @@ func (l *loop) event(ev *unix.EpollEvent) {
 	}
 	switch {
 	case ev.Events&unix.EPOLLIN != 0 && c.events&unix.EPOLLIN != 0:
-		l.read(c)
+		l.read(c, ev.Events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0)
 	case ev.Events&(unix.EPOLLHUP|unix.EPOLLERR) != 0:
 		// Nobody is left to read what is owed.
 		l.close(c, ClosedByClient)
@@ -358,7 +358,7 @@ func (l *loop) lastRead(c *conn) {
 		if c.closed || c.events&unix.EPOLLIN == 0 {
 			break
 		}
-		if l.read(c); l.bytesIn == had {
+		if l.read(c, false); l.bytesIn == had {
 			break
 		}
 	}

@@ -297,3 +297,47 @@ func TestHalfClose(t *testing.T) {
 		wantEOF(t, c)
 	}
 }
+
+// What a client sent before it left or shut down is answered, and its end seen,
+// however much of it one read takes: epoll tells the loop of neither a second time.
+func TestEndBehindData(t *testing.T) {
+	// One read takes 92 resolves and 6 counter queries exactly.
+	for _, mode := range []Mode{ModeUnix, ModeLoop} {
+		for _, n := range []struct{ resolves, queries int }{{0, 0}, {1, 0}, {92, 5}, {92, 6}, {92, 7}, {93, 0}, {94, 0}, {184, 12}, {500, 0}} {
+			for _, leave := range []bool{false, true} {
+				f := newFake()
+				s := serve(t, f, func(c *Config) { c.Mode = mode })
+				other, c := dialServer(t, s), dialServer(t, s)
+				mustWrite(t, c, ask(1, 0, 1))
+				wantAnswer(t, readReply(t, c), 1, 1)
+				f.mu.Lock() // the loop waits for it
+				mustWrite(t, other, ask(1, 1, 1))
+				eventually(t, "the loop is busy", func() bool { return f.resolves.Load() == 1 })
+				var b []byte
+				for i := range n.resolves {
+					b = append(b, ask(uint64(i+2), 0, i+2)...)
+				}
+				for i := range n.queries {
+					b = AppendPerf(b, uint64(n.resolves+i+2), 0, nil)
+				}
+				mustWrite(t, c, b)
+				if leave {
+					c.Close()
+				} else if err := c.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
+					t.Fatal(err)
+				}
+				f.mu.Unlock()
+				if !leave {
+					for i := range n.resolves + n.queries {
+						if got := TID(readReply(t, c)); got != uint64(i+2) {
+							t.Fatalf("%v %+v: reply to %d, want %d", mode, n, got, i+2)
+						}
+					}
+					wantEOF(t, c)
+				}
+				eventually(t, "one connection is left", func() bool { return s.Stats().Open == 1 })
+				f.releaseAll()
+			}
+		}
+	}
+}

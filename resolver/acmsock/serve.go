@@ -12,12 +12,17 @@ import (
 )
 
 // read takes what one recv gives and serves it. More is left for the next turn,
-// so that a busy client does not starve others; epoll reports it again.
-func (l *loop) read(c *conn) {
+// so that a busy client does not starve others: epoll reports an edge, so that it
+// has to be asked again where something may be left. ended tells that after the
+// data comes the end of the connection.
+func (l *loop) read(c *conn, ended bool) {
 	had := copy(l.in, c.in)
 	n, errno := recv(c.fd, l.in[had:])
 	switch {
-	case errno == unix.EAGAIN || errno == unix.EINTR:
+	case errno == unix.EAGAIN:
+		return
+	case errno == unix.EINTR:
+		l.again(c)
 		return
 	case errno != 0:
 		l.close(c, failure(errno))
@@ -31,8 +36,19 @@ func (l *loop) read(c *conn) {
 		return
 	}
 	l.bytesIn += uint64(n)
+	full := had+n == len(l.in)
 	l.run(c, l.in[:had+n])
 	l.received(c, n)
+	if full || ended {
+		l.again(c)
+	}
+}
+
+// again makes epoll report once more what is still there.
+func (l *loop) again(c *conn) {
+	if !c.closed && c.events != 0 && c.watch(unix.EPOLL_CTL_MOD) != nil {
+		l.close(c, ClosedByError)
+	}
 }
 
 // run moves a connection on as far as it goes: replies whose turn has come
@@ -160,7 +176,10 @@ func (l *loop) write(c *conn) {
 	switch errno {
 	case 0:
 		l.bytesOut += uint64(n)
-	case unix.EAGAIN, unix.EINTR:
+	case unix.EAGAIN:
+		return
+	case unix.EINTR:
+		l.again(c)
 		return
 	default:
 		l.close(c, failure(errno))
@@ -201,12 +220,11 @@ func (l *loop) settle(c *conn, progress bool) {
 	c.shrink()
 	want := c.wanted()
 	if want != c.events {
-		ev := unix.EpollEvent{Events: want, Fd: c.fd, Pad: c.gen}
-		if err := unix.EpollCtl(l.ep, unix.EPOLL_CTL_MOD, int(c.fd), &ev); err != nil {
+		c.events = want
+		if c.watch(unix.EPOLL_CTL_MOD) != nil {
 			l.close(c, ClosedByError)
 			return
 		}
-		c.events = want
 	}
 	partial, blocked := &l.timers[timerPartial], &l.timers[timerBlocked]
 	if progress {
