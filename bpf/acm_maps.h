@@ -31,7 +31,8 @@ enum {
 	ACM_FLIGHTS = 1024,    /* acm_flight */
 	ACM_SOURCES = 4096,    /* acm_src */
 	ACM_PATHS = 65536,     /* acm_paths and acm_use, unless sized otherwise */
-	ACM_GENS = 4096,       /* acm_gen */
+	ACM_GENS = 4096,       /* acm_gen: of scopes, */
+	ACM_GEN_SOURCES = ACM_GENS, /* and behind them the host's generation of chosen sources */
 	ACM_PORTS = 65536,     /* acm_conns, acm_want */
 	ACM_CLIENTS = 16384,   /* acm_cli, unless sized otherwise */
 	ACM_WANT_REFUSED = 1 << 16,
@@ -159,13 +160,21 @@ struct acm_key {
 
 struct acm_path {
 	__u64 expires; /* ns, CLOCK_MONOTONIC */
-	__u64 gen;     /* acm_gen[gen_slot] when it was made */
+	__u64 gen;     /* acm_gen[gen_slot] when it was made; */
+	__u64 version; /* acm_use[use_slot].version; */
+	__u64 sources; /* acm_gen[ACM_GEN_SOURCES], of a question by address that names no source */
 	__u32 gen_slot;
 	__u32 use_slot;
 	__u16 ep;      /* row of acm_ep that counts */
 	__u16 len;     /* of the whole reply: 88 or 160 */
 	__u32 pad;
 	__u64 rec[18]; /* the reply behind its header */
+};
+
+/* Of one mirrored answer. It outlives the answer: the version never goes back. */
+struct acm_use {
+	__u64 seconds; /* CLOCK_MONOTONIC, of the last hit; 0: none */
+	__u64 version; /* raised by the daemon to void the answer with one store */
 };
 
 /* What the daemon has done for the connection of a client port. Written by the loop that owns the connection. */
@@ -206,9 +215,8 @@ ACM_MAP(acm_sa, ARRAY, ACM_LAT_SHARDS *ACM_LAT_CLASSES, BPF_F_MMAPABLE, __u32, s
 #ifdef ACM_FAST_MAPS
 ACM_MAP(acm_src, HASH, ACM_SOURCES, BPF_F_NO_PREALLOC, struct acm_key, __u32); /* -> the engine's slot */
 ACM_MAP(acm_paths, HASH, ACM_PATHS, BPF_F_NO_PREALLOC, struct acm_key, struct acm_path);
-ACM_MAP(acm_gen, ARRAY, ACM_GENS, BPF_F_MMAPABLE, __u32, __u64);
-/* [use_slot] -> seconds of CLOCK_MONOTONIC of the last hit */
-ACM_MAP(acm_use, ARRAY, ACM_PATHS, BPF_F_MMAPABLE, __u32, __u64);
+ACM_MAP(acm_gen, ARRAY, ACM_GENS + 1, BPF_F_MMAPABLE, __u32, __u64);
+ACM_MAP(acm_use, ARRAY, ACM_PATHS, BPF_F_MMAPABLE, __u32, struct acm_use); /* by use_slot */
 ACM_MAP(acm_conns, ARRAY, ACM_PORTS, BPF_F_MMAPABLE, __u32, struct acm_conn); /* by client port, host order */
 /* by client port: port of the server while iter_add is to add it, ACM_WANT_REFUSED, 0 done */
 ACM_MAP(acm_want, ARRAY, ACM_PORTS, BPF_F_MMAPABLE, __u32, __u64);

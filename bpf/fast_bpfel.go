@@ -62,12 +62,20 @@ type fastAcmPath struct {
 	_       structs.HostLayout
 	Expires uint64
 	Gen     uint64
+	Version uint64
+	Sources uint64
 	GenSlot uint32
 	UseSlot uint32
 	Ep      uint16
 	Len     uint16
 	Pad     uint32
 	Rec     [18]uint64
+}
+
+type fastAcmUse struct {
+	_       structs.HostLayout
+	Seconds uint64
+	Version uint64
 }
 
 // Names of all BPF objects in the ELF.

@@ -223,9 +223,16 @@ SEC("sk_msg") int msg_verdict(struct sk_msg_md *msg)
 		goto pass;
 	__u32 gen_slot = p->gen_slot, use_slot = p->use_slot, reply = p->len;
 	__u64 *gen = bpf_map_lookup_elem(&acm_gen, &gen_slot);
+	struct acm_use *use = bpf_map_lookup_elem(&acm_use, &use_slot);
 	why = ACM_K_STALE;
-	if (!gen || ONCE(*gen) != p->gen)
+	if (!gen || ONCE(*gen) != p->gen || !use || ONCE(use->version) != p->version)
 		goto pass;
+	if (key.ep == NO_SOURCE && key.kind != PATH) { /* its source was chosen */
+		gen_slot = ACM_GEN_SOURCES;
+		gen = bpf_map_lookup_elem(&acm_gen, &gen_slot);
+		if (!gen || ONCE(*gen) != p->sources)
+			goto pass;
+	}
 
 	/*
 	 * 5. The reply. What can fail comes before the redirect, which cannot be taken back, and that before the first
@@ -263,9 +270,9 @@ SEC("sk_msg") int msg_verdict(struct sk_msg_md *msg)
 	} else {
 		goto pass;
 	}
-	__u64 *use = bpf_map_lookup_elem(&acm_use, &use_slot), seconds = now / 1000000000;
-	if (use && *use != seconds)
-		*use = seconds;
+	__u64 seconds = now / 1000000000;
+	if (use->seconds != seconds)
+		use->seconds = seconds;
 	acm_count(ep, ACM_K_HIT);
 	if (begin)
 		acm_lat_add(ACM_LAT_KERNEL, bpf_ktime_get_ns() - begin);

@@ -16,10 +16,11 @@ import (
 
 // Sizes of the fast path's maps, as in acm_maps.h.
 const (
-	FastPaths   = 1 << 16 // paths that can be mirrored, unless configured otherwise
-	FastSources = 1 << 12 // source addresses of this node
-	FastGens    = 1 << 12 // generations
-	fastPorts   = 1 << 16 // clients are told apart by their port
+	FastPaths   = 1 << 16  // paths that can be mirrored, unless configured otherwise
+	FastSources = 1 << 12  // source addresses of this node
+	FastGens    = 1 << 12  // generations of scopes
+	fastSources = FastGens // generation of chosen sources, behind those
+	fastPorts   = 1 << 16  // clients are told apart by their port
 )
 
 // FastNoSource is the slot in the key of a request that names no source, and of
@@ -38,6 +39,8 @@ type FastKey struct {
 type FastPath struct {
 	Expires  uint64 // ns of CLOCK_MONOTONIC; not served from then on
 	Gen      uint64 // value of generation GenSlot when the answer was true
+	Version  uint64 // of UseSlot then, see [Fast.Void]
+	Sources  uint64 // see [Fast.SetSources]; only of a question by address that names no source
 	GenSlot  uint32
 	UseSlot  uint32 // see [Fast.Used]
 	Endpoint uint16 // row of the counters
@@ -45,6 +48,9 @@ type FastPath struct {
 	_        uint32
 	Reply    [144]byte // the reply behind its header
 }
+
+// fastUse is struct acm_use.
+type fastUse struct{ seconds, version atomic.Uint64 }
 
 // FastConn is what the daemon has done for the connection of one client port.
 // The program compares it with what the client's socket has sent and read: it
@@ -108,7 +114,7 @@ type Fast struct {
 	meta   []fastAcmHeader
 	conns  []FastConn
 	gen    []atomic.Uint64
-	use    []atomic.Uint64
+	use    []fastUse
 	want   []atomic.Uint64
 	kstat  []fastAcmKwords
 
@@ -206,7 +212,7 @@ func (f *Fast) mapArrays() (err error) {
 	if f.gen, err = mmap[atomic.Uint64](m.AcmGen, &f.pieces); err != nil {
 		return err
 	}
-	if f.use, err = mmap[atomic.Uint64](m.AcmUse, &f.pieces); err != nil {
+	if f.use, err = mmap[fastUse](m.AcmUse, &f.pieces); err != nil {
 		return err
 	}
 	if f.want, err = mmap[atomic.Uint64](m.AcmWant, &f.pieces); err != nil {
@@ -304,7 +310,20 @@ func (f *Fast) Raise(slot uint32) { f.gen[slot].Add(1) }
 
 // Used is when the answer of a slot was last given by the kernel, in seconds of
 // CLOCK_MONOTONIC; 0: never.
-func (f *Fast) Used(slot uint32) uint64 { return f.use[slot].Load() }
+func (f *Fast) Used(slot uint32) uint64 { return f.use[slot].seconds.Load() }
 
 // Forget makes a slot one that was never used, for another path.
-func (f *Fast) Forget(slot uint32) { f.use[slot].Store(0) }
+func (f *Fast) Forget(slot uint32) { f.use[slot].seconds.Store(0) }
+
+// Version reads the version of a slot.
+func (f *Fast) Version(slot uint32) uint64 { return f.use[slot].version.Load() }
+
+// Void ends the life of the one answer that was mirrored with a slot, with one
+// store: no request whose send() begins after it returned is answered with it. An
+// answer of an earlier version that is written later is void as well.
+func (f *Fast) Void(slot uint32) { f.use[slot].version.Add(1) }
+
+// SetSources says under which generation of the host's routing chosen sources are
+// true: answers to questions that name no source and were mirrored under another
+// one are void when it returns.
+func (f *Fast) SetSources(gen uint64) { f.gen[fastSources].Store(gen) }

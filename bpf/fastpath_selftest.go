@@ -25,6 +25,7 @@ const (
 	testRecord = 72
 	testSlot   = 5 // of the source
 	testGen    = 9
+	testChosen = 3 // generation of sources
 
 	kindIPv4 = 2
 	kindPath = 0x10
@@ -39,13 +40,14 @@ type testShape struct {
 	name   string
 	source bool
 	kind   uint8
-	reply  int // bytes
+	reply  int    // bytes
+	slot   uint32 // of the mirrored answer
 }
 
 var testShapes = []testShape{
-	{"path request", false, kindPath, 88},
-	{"destination", false, kindIPv4, 160},
-	{"source and destination", true, kindIPv4, 88},
+	{"path request", false, kindPath, 88, 0},
+	{"destination", false, kindIPv4, 160, 1},
+	{"source and destination", true, kindIPv4, 88, 2},
 }
 
 // key is that of the destination that every request of a shape names; away is
@@ -224,6 +226,7 @@ func (t *fastTest) fail(format string, a ...any) {
 func (t *fastTest) run() error {
 	t.fast.SetOn(true)
 	t.fast.Raise(testGen)
+	t.fast.SetSources(testChosen)
 	if err := t.fast.PutSource(&testSource, testSlot); err != nil {
 		return err
 	}
@@ -248,7 +251,8 @@ func (t *fastTest) mirror(s *testShape, expires uint64) {
 	if t.err != nil {
 		return
 	}
-	p := FastPath{Expires: expires, Gen: t.fast.Generation(testGen), GenSlot: testGen, Endpoint: 1,
+	p := FastPath{Expires: expires, Gen: t.fast.Generation(testGen), GenSlot: testGen, Sources: testChosen, Endpoint: 1,
+		Version: t.fast.Version(s.slot), UseSlot: s.slot,
 		Len: uint16(s.reply), Reply: s.records(byKernel)}
 	if err := t.fast.PutPaths([]FastKey{s.key(false)}, []FastPath{p}); err != nil {
 		t.fail("%w", err)
@@ -389,6 +393,18 @@ func (t *fastTest) switches(s *testShape) {
 	t.fast.SetOn(true)
 	t.fast.Raise(testGen)
 	t.ask(s, byDaemon, "earlier generation")
+	t.mirror(s, math.MaxUint64)
+	t.ask(s, byKernel, "of this generation")
+	t.fast.Void(s.slot)
+	t.ask(s, byDaemon, "void")
+	t.mirror(s, math.MaxUint64)
+	t.fast.SetSources(testChosen + 1)
+	if s.kind == kindPath || s.source {
+		t.ask(s, byKernel, "no source was chosen")
+	} else {
+		t.ask(s, byDaemon, "its source has to be chosen anew")
+	}
+	t.fast.SetSources(testChosen)
 	t.mirror(s, 1)
 	t.ask(s, byDaemon, "expired")
 	if err := t.fast.DeletePaths([]FastKey{s.key(false)}); err != nil {

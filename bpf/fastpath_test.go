@@ -72,6 +72,7 @@ func TestFastLayouts(t *testing.T) {
 		{"FastKey", unsafe.Sizeof(FastKey{}), uintptr(spec.Maps[fastMapAcmPaths].KeySize)},
 		{"FastKey of sources", unsafe.Sizeof(FastKey{}), uintptr(spec.Maps[fastMapAcmSrc].KeySize)},
 		{"FastPath", unsafe.Sizeof(FastPath{}), uintptr(spec.Maps[fastMapAcmPaths].ValueSize)},
+		{"fastUse", unsafe.Sizeof(fastUse{}), uintptr(spec.Maps[fastMapAcmUse].ValueSize)},
 		{"FastConn", unsafe.Sizeof(FastConn{}), uintptr(spec.Maps[fastMapAcmConns].ValueSize)},
 	} {
 		if l.have != l.want {
@@ -79,7 +80,7 @@ func TestFastLayouts(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]uint32{
-		fastMapAcmPaths: FastPaths, fastMapAcmUse: FastPaths, fastMapAcmSrc: FastSources, fastMapAcmGen: FastGens, fastMapAcmConns: fastPorts,
+		fastMapAcmPaths: FastPaths, fastMapAcmUse: FastPaths, fastMapAcmSrc: FastSources, fastMapAcmGen: FastGens + 1, fastMapAcmConns: fastPorts,
 	} {
 		if n := spec.Maps[name].MaxEntries; n != want {
 			t.Errorf("%s has %d entries, want %d", name, n, want)

@@ -30,8 +30,9 @@ type Config struct {
 // is valid during the call.
 type Watcher interface {
 	// Changed tells that the entry of a key was published, replaced or removed.
-	// Get sees the change.
-	Changed(k *Key)
+	// Get sees the change. With void, what the entry had before is true no more: it
+	// was removed, or replaced by something else. Whatever drops it returns after.
+	Changed(k *Key, void bool)
 	// Dropped tells that the entries of a scope are void. DropScope returns
 	// after it.
 	Dropped(s Scope)

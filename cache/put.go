@@ -36,7 +36,7 @@ func (c *Cache) Put(k *Key, rec *[64]byte, m Meta, since Epoch) bool {
 		c.unlink(s, old, &was)
 		c.release(s, old)
 		s.live.Add(1) // release took one off
-		c.changed(&it)
+		c.changed(&it, was.tag != it.tag || was.rec != it.rec)
 		return true
 	}
 	if int(s.live.Load()) >= s.limit {
@@ -48,6 +48,6 @@ func (c *Cache) Put(k *Key, rec *[64]byte, m Meta, since Epoch) bool {
 	c.link(s, n, &it)
 	slot.Store(c.makeSlot(h, n))
 	s.live.Add(1)
-	c.changed(&it)
+	c.changed(&it, false)
 	return true
 }

@@ -130,15 +130,15 @@ func (c *Cache) remove(s *shard, n uint32) {
 	c.slotOf(n, &it).Store(0)
 	c.unlink(s, n, &it)
 	c.release(s, n)
-	c.changed(&it)
+	c.changed(&it, true)
 }
 
 // changed tells the watcher.
-func (c *Cache) changed(it *item) {
+func (c *Cache) changed(it *item, void bool) {
 	if c.watch != nil {
 		var k Key
 		it.unpackKey(&k)
-		c.watch.Changed(&k)
+		c.watch.Changed(&k, void)
 	}
 }
 

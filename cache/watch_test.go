@@ -16,15 +16,17 @@ type follower struct {
 	have    map[Key]bool
 	dropped []Scope
 	used    map[Key]bool
+	void    bool // what the last change said
 }
 
-func (f *follower) Changed(k *Key) {
+func (f *follower) Changed(k *Key, void bool) {
 	var rec [64]byte
 	if _, ok := f.c.Get(k, 0, &rec); ok {
 		f.have[*k] = true
 	} else {
 		delete(f.have, *k)
 	}
+	f.void = void
 }
 
 func (f *follower) Dropped(s Scope) { f.dropped = append(f.dropped, s) }
@@ -86,6 +88,38 @@ func TestWatchFollows(t *testing.T) {
 	c.Flush()
 	if len(f.have) != 0 {
 		t.Errorf("%d entries after a flush", len(f.have))
+	}
+}
+
+// What an entry had is void when it goes or something else takes its place, and not
+// when the same is found again: a copy is served on while it is refreshed.
+func TestWatchVoid(t *testing.T) {
+	c, f := newFollowed(Config{Capacity: 64, Shards: 1, Seed: 1})
+	k := MakeKey(1, KindName, []byte("a-name-that-does-not-fit-into-an-entry"))
+	path := func(dlid mad.LID) *[64]byte {
+		var p sa.PathRecord
+		p.SetDLID(dlid)
+		return (*[64]byte)(&p)
+	}
+	for _, step := range []struct {
+		what string
+		do   func()
+		void bool
+	}{
+		{"published", func() { c.Put(&k, path(1), Meta{Deadline: 10}, c.Epoch()) }, false},
+		{"refreshed", func() { c.Put(&k, path(1), Meta{Deadline: 20, Refresh: 15}, c.Epoch()) }, false},
+		{"replaced", func() { c.Put(&k, path(2), Meta{Deadline: 20}, c.Epoch()) }, true},
+		{"in another scope", func() { c.Put(&k, path(2), Meta{Deadline: 20, Scope: 1}, c.Epoch()) }, true},
+		{"failed", func() { c.Put(&k, nil, Meta{Deadline: 20, Status: 3, Scope: 1}, c.Epoch()) }, true},
+		{"found", func() { c.Put(&k, path(2), Meta{Deadline: 20}, c.Epoch()) }, true},
+		{"dropped", func() { c.DropLID(2) }, true},
+		{"published again", func() { c.Put(&k, path(2), Meta{Deadline: 20}, c.Epoch()) }, false},
+		{"swept", func() { c.Sweep(30, 1<<20) }, true},
+	} {
+		f.void = !step.void
+		if step.do(); f.void != step.void {
+			t.Errorf("%s: void %v, want %v", step.what, f.void, step.void)
+		}
 	}
 }
 

@@ -49,7 +49,7 @@ type dayHost struct {
 	resolver.Host
 	mu   sync.Mutex
 	hide bool
-	gen  uint64
+	gen  resolver.Generation
 }
 
 func (h *dayHost) Addresses() ([]resolver.HostAddr, error) {
@@ -62,9 +62,9 @@ func (h *dayHost) Addresses() ([]resolver.HostAddr, error) {
 	return list, err
 }
 
-func (h *dayHost) Generation() uint64 { h.mu.Lock(); defer h.mu.Unlock(); return h.gen }
+func (h *dayHost) Generation() *resolver.Generation { return &h.gen }
 
-func (h *dayHost) set(hide bool) { h.mu.Lock(); h.hide = hide; h.gen++; h.mu.Unlock() }
+func (h *dayHost) set(hide bool) { h.mu.Lock(); h.hide = hide; h.mu.Unlock(); h.gen.Raise() }
 
 // spellings are the ways to ask for a peer: five entries of the cache.
 func (d *day) spellings(i int) []resolver.Query {

@@ -71,6 +71,9 @@ func New(cfg Config) (*Engine, error) {
 		e.cache = cache.New(cc)
 	}
 	e.addrs = cache.New(cache.Config{Capacity: cfg.CacheSize})
+	if cfg.Mirror != nil {
+		cfg.Host.Generation().Follow(cfg.Mirror.Rechoose)
+	}
 	e.refreshAge = e.computeRefreshAge()
 	e.counters.init(cfg.Counters)
 	e.failures.init(cfg.Log)

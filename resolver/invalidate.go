@@ -15,25 +15,22 @@ import (
 // query that begins after one returned is not answered with what it dropped:
 // flights that asked before are refused by the cache and ask again. Addresses go
 // before paths, so that a flight that still found an old address is caught when
-// it publishes the path. The mirror comes last, before the acknowledgement.
+// it publishes the path. A mirror is told by the cache, see [Mirror].
 
 // FlushAll drops everything that is cached.
 func (e *Engine) FlushAll() int {
-	defer e.settle()
 	e.addrs.Flush()
 	return e.cache.Flush()
 }
 
 // FlushGID drops every path to a GID, whatever the question was.
 func (e *Engine) FlushGID(gid mad.GID) int {
-	defer e.settle()
 	e.addrs.DropGID(gid)
 	return e.cache.DropGID(gid)
 }
 
 // FlushLID drops every path to a LID.
 func (e *Engine) FlushLID(lid mad.LID) int {
-	defer e.settle()
 	e.addrs.DropLID(lid)
 	return e.cache.DropLID(lid)
 }
@@ -47,7 +44,6 @@ func (e *Engine) FlushDest(dst Addr) (n int) {
 	case cache.KindLID:
 		return e.FlushLID(dst.LID())
 	}
-	defer e.settle()
 	e.destFlushed.Store(e.Now())
 	gids := map[mad.GID]bool{}
 	n = e.deleteDest(&dst, gids)
@@ -90,7 +86,6 @@ func (e *Engine) FlushPort(device string, port uint8) (n int, err error) {
 		}
 		return true
 	})
-	defer e.settle()
 	for _, s := range scopes {
 		e.dropScope(s)
 	}

@@ -135,7 +135,7 @@ func (f *fakeFabric) set(devs ...transport.Device) {
 type fakeHost struct {
 	mu     sync.Mutex
 	addrs  []HostAddr
-	gen    uint64
+	gen    Generation
 	choose func(netip.Addr) (netip.Addr, error)
 	asked  int
 }
@@ -145,11 +145,7 @@ func (h *fakeHost) Addresses() ([]HostAddr, error) {
 	defer h.mu.Unlock()
 	return append([]HostAddr(nil), h.addrs...), nil
 }
-func (h *fakeHost) Generation() uint64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.gen
-}
+func (h *fakeHost) Generation() *Generation { return &h.gen }
 func (h *fakeHost) Source(dst netip.Addr) (netip.Addr, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -168,7 +164,7 @@ func (h *fakeHost) set(addrs ...HostAddr) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.addrs = addrs
-	h.gen++
+	h.gen.Raise()
 }
 
 // fakeSource answers from a table after a delay; what is not there times out at

@@ -65,7 +65,7 @@ func (e *Engine) target(t *topology, q *Query, now int64, tg *target, a *Answer)
 		if !q.Dst.isIP() {
 			return a.refuse(StatusDestType, errNeedsSource)
 		}
-		if !e.sources.recall(&q.Dst, e.cfg.Host.Generation(), now, &a.Src) {
+		if !e.sources.recall(&q.Dst, e.cfg.Host.Generation().Load(), now, &a.Src) {
 			return askSource
 		}
 		tg.src = &a.Src

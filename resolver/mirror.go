@@ -9,14 +9,16 @@ import (
 	"acmd/mad/sa"
 )
 
-// Mirror serves answers without asking the engine: a copy in the kernel. It
-// follows the cache and is asked to catch up before an invalidation is
-// acknowledged.
+// Mirror serves answers without asking the engine: a copy in the kernel. What it
+// is told to be void it serves no more when the call returns, and it follows by
+// itself to what is true instead. So whatever drops something from the cache, a
+// notice of the SM included, is in force there as well when it is done, and nobody
+// has to wait for a system call.
 type Mirror interface {
 	cache.Watcher
-	// Settle returns once nothing is served any more that the cache dropped
-	// before the call.
-	Settle()
+	// Rechoose tells that sources chosen under another generation of the host
+	// are void, before the host says so itself.
+	Rechoose(gen uint64)
 }
 
 // Mirrored is an answer as it may be given without the engine for a while.
@@ -31,6 +33,7 @@ type Mirrored struct {
 	Row   int         // of the endpoint's counters
 	Slot  uint16      // of the source address, see Sources
 	Src   Addr        // of a question by address: named or chosen
+	Gen   uint64      // the host's, under which Src was chosen; 0 if it was named
 	Path  sa.PathRecord
 	// Until is when it ends, on the clock of Now. A chosen source ends sooner
 	// than its path.
@@ -46,7 +49,7 @@ func (e *Engine) Mirrored(q *Query, now int64, m *Mirrored) bool {
 	*m = Mirrored{Until: math.MaxInt64}
 	named := *q
 	if q.Kind == ByAddress && q.Src.IsZero() {
-		if !q.Dst.isIP() || !e.sourceFor(&q.Dst, now, &named.Src, &m.Until) {
+		if !q.Dst.isIP() || !e.sourceFor(&q.Dst, now, &named.Src, m) {
 			return false
 		}
 	}
@@ -70,19 +73,21 @@ func (e *Engine) Mirrored(q *Query, now int64, m *Mirrored) bool {
 	return true
 }
 
-// sourceFor is the source towards dst and until when that holds. A choice is made
-// anew in the second half of its life, so that one in use never ends.
-func (e *Engine) sourceFor(dst *Addr, now int64, src *Addr, until *int64) bool {
+// sourceFor is the source towards dst, and in m until when and under which
+// generation that holds. A choice is made anew in the second half of its life, so
+// that one in use never ends.
+func (e *Engine) sourceFor(dst *Addr, now int64, src *Addr, m *Mirrored) bool {
+	m.Gen = e.cfg.Host.Generation().Load()
 	c := e.sources.slots[sourceIndex(dst)].Load()
-	if c == nil || c.dst != *dst || c.gen != e.cfg.Host.Generation() || c.until-now < sourceTTL/2 {
+	if c == nil || c.dst != *dst || c.gen != m.Gen || c.until-now < sourceTTL/2 {
 		chosen, err := e.chooseSource(dst, now)
 		if err != nil {
 			return false
 		}
-		*src, *until = chosen, now+sourceTTL
+		*src, m.Until = chosen, now+sourceTTL
 		return true
 	}
-	*src, *until = c.src, c.until
+	*src, m.Until = c.src, c.until
 	return true
 }
 
@@ -99,9 +104,6 @@ func (e *Engine) RefreshSoon(q *Query, now int64) {
 	}
 }
 
-// SourceGeneration changes when source addresses may have to be chosen anew.
-func (e *Engine) SourceGeneration() uint64 { return e.cfg.Host.Generation() }
-
 // SourceSlot is a local address and the slot that keys of questions from it have.
 type SourceSlot struct {
 	Addr Addr
@@ -116,11 +118,4 @@ func (e *Engine) Sources() []SourceSlot {
 		list = append(list, SourceSlot{a, ref.slot})
 	}
 	return list
-}
-
-// settle makes the mirror catch up.
-func (e *Engine) settle() {
-	if e.cfg.Mirror != nil {
-		e.cfg.Mirror.Settle()
-	}
 }

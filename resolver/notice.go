@@ -54,9 +54,9 @@ func reregister(s SA) {
 	}
 }
 
-// notice acts on what the SM tells. A path that died is out of the cache when it
-// returns; a mirror follows by itself, as the goroutine of the SA client is not to
-// wait for it. Where a name leads to stays known: that is not the SM's to tell, and
+// notice acts on what the SM tells. A path that died is served by nobody when it
+// returns, see [Mirror], and the SM is answered after that; the goroutine of the SA
+// client waits for nothing. Where a name leads to stays known: that is not the SM's to tell, and
 // it lets the next question end in one round trip.
 func (e *Engine) notice(from portID, n *sa.Notice) {
 	e.stats.notices.Add(1)

@@ -87,8 +87,9 @@ type Host interface {
 	Addresses() ([]HostAddr, error)
 	// Source tells which local address the host's routing chooses towards dst.
 	Source(dst netip.Addr) (netip.Addr, error)
-	// Generation changes whenever what Source says may have changed.
-	Generation() uint64
+	// Generation changes whenever what Source says may have changed; whoever
+	// remembers what Source said compares it, or follows it.
+	Generation() *Generation
 }
 
 // HostAddr is an IP address of an IPoIB interface: it belongs to the endpoint

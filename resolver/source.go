@@ -55,7 +55,7 @@ var errSourceFamily = errors.New("routing chose a source of the other address fa
 // and remembers it. A failure is StatusSrcAddr, never the number of an error
 // (B-11). The generation is read first: a change meanwhile voids the memory.
 func (e *Engine) chooseSource(dst *Addr, now int64) (Addr, error) {
-	gen := e.cfg.Host.Generation()
+	gen := e.cfg.Host.Generation().Load()
 	e.stats.sourceAsks.Add(1)
 	ip, err := e.cfg.Host.Source(dst.IP())
 	if err != nil {

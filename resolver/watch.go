@@ -127,7 +127,6 @@ func (e *Engine) portEvent(ev transport.Event) {
 		// The SM lost state, or this port is new to it. Known paths are served
 		// and looked up again by and by; failures are forgotten (field cases 9, 26).
 		e.doubtPort(p)
-		e.settle()
 		reregister(p.sa)
 		if p.port != nil {
 			p.port.HandleEvent(ev.Type)
@@ -247,7 +246,6 @@ func (e *Engine) apply() {
 	e.counters.setActive(t)
 	dropAll()
 	e.dropLocals(old, t)
-	e.settle()
 	e.report(old, t, ib)
 }
 

@@ -11,11 +11,12 @@
 //
 // How it stays true. The copy follows the level, not the events: the cache tells
 // which key changed, and the one goroutine that owns the copy asks the engine what
-// is true now and writes that. Before an invalidation is acknowledged the engine
-// calls Settle, which waits until everything that changed before was written. A
-// dropped port is one store: each answer names a generation and its value, which is
-// read before the engine is asked; an answer that was true then dies with the next
-// drop, however late it is written.
+// is true now and writes that. What is no longer true is void before that, with one
+// store that the program sees: of the answer's own version, of the generation of its
+// port where all of a port is dropped, of the host's generation where its source was
+// chosen. Each answer carries their values, read before the engine was asked; so an
+// answer dies with the next change, however late it is written, and an invalidation
+// waits for no system call.
 //
 // Use. The program stamps what it answers. The stamps keep paths from eviction and
 // make those that are due be looked up again, as hits in the daemon do.

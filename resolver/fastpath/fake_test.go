@@ -29,6 +29,8 @@ type fakeKernel struct {
 	plan    bpf.FastPlan
 	conns   map[uint16]*bpf.FastConn
 	gen     [bpf.FastGens]uint64
+	version map[uint32]uint64
+	chosen  uint64 // generation of sources
 	use     map[uint32]uint64
 	paths   map[bpf.FastKey]bpf.FastPath
 	sources map[bpf.FastKey]uint16
@@ -38,13 +40,14 @@ type fakeKernel struct {
 	hold      chan struct{} // not nil: PutPaths waits for it
 	held      chan struct{} // told that it does
 	turning   func()        // not nil: called before the switch goes on
+	arrive    func()        // not nil: called once, after a PutPaths
 	putErr    error
 	deleteErr error
 	refuse    map[uint16]bool
 }
 
 func newFakeKernel() *fakeKernel {
-	return &fakeKernel{conns: map[uint16]*bpf.FastConn{}, use: map[uint32]uint64{}, paths: map[bpf.FastKey]bpf.FastPath{},
+	return &fakeKernel{conns: map[uint16]*bpf.FastConn{}, use: map[uint32]uint64{}, version: map[uint32]uint64{}, paths: map[bpf.FastKey]bpf.FastPath{},
 		sources: map[bpf.FastKey]uint16{}, socks: map[uint16]bool{}, refuse: map[uint16]bool{}, plan: bpf.FastPlan{Insert: "tc"}}
 }
 
@@ -70,6 +73,9 @@ func (k *fakeKernel) Conn(port uint16) *bpf.FastConn {
 }
 func (k *fakeKernel) Generation(slot uint32) uint64 { defer k.lock()(); return k.gen[slot] }
 func (k *fakeKernel) Raise(slot uint32)             { defer k.lock()(); k.gen[slot]++ }
+func (k *fakeKernel) Version(slot uint32) uint64    { defer k.lock()(); return k.version[slot] }
+func (k *fakeKernel) Void(slot uint32)              { defer k.lock()(); k.version[slot]++ }
+func (k *fakeKernel) SetSources(gen uint64)         { defer k.lock()(); k.chosen = gen }
 func (k *fakeKernel) Used(slot uint32) uint64       { defer k.lock()(); return k.use[slot] }
 func (k *fakeKernel) Forget(slot uint32)            { defer k.lock()(); delete(k.use, slot) }
 
@@ -87,6 +93,12 @@ func (k *fakeKernel) PutPaths(keys []bpf.FastKey, paths []bpf.FastPath) error {
 	}
 	for i := range keys {
 		k.paths[keys[i]] = paths[i]
+	}
+	if f := k.arrive; f != nil {
+		k.arrive = nil
+		k.mu.Unlock()
+		f()
+		k.mu.Lock()
 	}
 	return nil
 }
@@ -144,7 +156,8 @@ func (k *fakeKernel) size() int { defer k.lock()(); return len(k.paths) }
 func (k *fakeKernel) served(key bpf.FastKey, now int64) (sa.PathRecord, bool) {
 	defer k.lock()()
 	p, ok := k.paths[key]
-	if !ok || !k.on || uint64(now) >= p.Expires || k.gen[p.GenSlot] != p.Gen {
+	if !ok || !k.on || uint64(now) >= p.Expires || k.gen[p.GenSlot] != p.Gen || k.version[p.UseSlot] != p.Version ||
+		key.Slot == bpf.FastNoSource && key.Kind != pathRequest && k.chosen != p.Sources {
 		return sa.PathRecord{}, false
 	}
 	k.use[p.UseSlot] = uint64(now / int64(time.Second))
@@ -158,7 +171,7 @@ type fakeEngine struct {
 	mu        sync.Mutex
 	refreshed map[resolver.Addr]int
 	sources   []resolver.SourceSlot
-	gens      uint64
+	gen       resolver.Generation
 	chosen    int64 // life of a choice of source
 }
 
@@ -175,7 +188,7 @@ func (e *fakeEngine) Mirrored(q *resolver.Query, now int64, m *resolver.Mirrored
 	}
 	m.Mapped, m.Slot, m.Src, m.Key = true, slotOfSource, q.Src, keyFor(&q.Dst)
 	if q.Src.IsZero() {
-		m.Src, m.Until = ourAddr, now+e.chosen
+		m.Src, m.Until, m.Gen = ourAddr, now+e.chosen, e.gen.Load()
 	}
 	meta, ok := e.cache.Get(&m.Key, now, (*[64]byte)(&m.Path))
 	if !ok || meta.Status != 0 {
@@ -196,8 +209,6 @@ func (e *fakeEngine) Sources() []resolver.SourceSlot {
 	defer e.mu.Unlock()
 	return e.sources
 }
-
-func (e *fakeEngine) SourceGeneration() uint64 { return e.gens }
 
 func ip(i int) (a resolver.Addr) {
 	a.Kind, a.Len = cache.KindIPv4, 4
@@ -232,6 +243,7 @@ func newLab(t *testing.T, cfg Config) *lab {
 	l.e = &fakeEngine{start: time.Now(), refreshed: map[resolver.Addr]int{}, chosen: int64(30 * time.Second),
 		cache: cache.New(cache.Config{Capacity: 1 << 12, Watch: l.s})}
 	l.e.sources = []resolver.SourceSlot{{Addr: ourAddr, Slot: slotOfSource}}
+	l.e.gen.Follow(l.s.Rechoose)
 	l.s.Start(l.k, l.e)
 	return l
 }

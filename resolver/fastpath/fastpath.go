@@ -21,7 +21,6 @@ type Engine interface {
 	Mirrored(q *resolver.Query, now int64, m *resolver.Mirrored) bool
 	RefreshSoon(q *resolver.Query, now int64)
 	Sources() []resolver.SourceSlot
-	SourceGeneration() uint64
 }
 
 // Kernel is the program's side; [bpf.Fast] has it.
@@ -31,6 +30,9 @@ type Kernel interface {
 	Conn(port uint16) *bpf.FastConn
 	Generation(slot uint32) uint64
 	Raise(slot uint32)
+	Version(slot uint32) uint64
+	Void(slot uint32)
+	SetSources(gen uint64)
 	Used(slot uint32) uint64
 	Forget(slot uint32)
 	PutPaths(keys []bpf.FastKey, paths []bpf.FastPath) error
@@ -76,6 +78,7 @@ type Service struct {
 	dropped map[uint32]bool // generations that were raised
 	all     bool            // everything has to be looked at
 	sources bool            // the local addresses have changed
+	chosen  uint64          // generation under which chosen sources are true
 	queued  uint64          // things to do so far
 	done    uint64          // of them done
 	settled sync.Cond       // done has grown, or the service has stopped
@@ -133,6 +136,7 @@ func (s *Service) Load(port uint16) (Kernel, error) {
 func (s *Service) Start(k Kernel, e Engine) {
 	s.mu.Lock()
 	s.k, s.e = k, e
+	k.SetSources(s.chosen)
 	s.sources = true
 	s.queued++
 	s.mu.Unlock()
@@ -140,7 +144,7 @@ func (s *Service) Start(k Kernel, e Engine) {
 	s.over.Add(2)
 	go s.own.main()
 	go s.inserts.main(s)
-	s.Settle()
+	s.settle()
 	s.Switch(true)
 }
 
@@ -220,12 +224,19 @@ func (s *Service) Stop() error {
 	return s.k.Close()
 }
 
-// Changed implements [cache.Watcher].
-func (s *Service) Changed(k *cache.Key) {
+// Changed implements [cache.Watcher]. What was mirrored of the entry is void when it
+// returns, if it is to be.
+func (s *Service) Changed(k *cache.Key, void bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.stopped {
+		return
+	}
 	marked := false
 	for it := s.tab.byCache[*k]; it != nil; it = it.next {
+		if void {
+			s.k.Void(it.slot)
+		}
 		marked = s.mark(it) || marked
 	}
 	if marked {
@@ -246,6 +257,17 @@ func (s *Service) Dropped(scope cache.Scope) {
 	s.dropped[g] = true
 	s.queued++
 	s.poke()
+}
+
+// Rechoose implements [resolver.Mirror]. Answers with a chosen source are made anew
+// as they are asked for, or at the next sweep: a host's routes can change all the time.
+func (s *Service) Rechoose(gen uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.chosen = gen
+	if s.k != nil && !s.stopped {
+		s.k.SetSources(gen)
+	}
 }
 
 // genOf is the generation of a scope. Scopes beyond the last generation share
@@ -273,8 +295,8 @@ func (s *Service) Used(k *cache.Key) bool {
 	return false
 }
 
-// Settle implements [resolver.Mirror].
-func (s *Service) Settle() {
+// settle waits until what has changed so far was written.
+func (s *Service) settle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.k == nil {
@@ -293,7 +315,7 @@ func (s *Service) TopologyChanged() {
 	s.all, s.sources = true, true
 	s.queued++
 	s.mu.Unlock()
-	s.Settle()
+	s.settle()
 }
 
 // mark puts a mirrored answer on the list of those to look at. Called with mu.

@@ -25,10 +25,10 @@ const (
 
 // owner is the one goroutine that writes the kernel's copy.
 type owner struct {
-	s     *Service
-	k     Kernel
-	round uint64
-	gens  uint64 // engine's source generation when it was last looked at
+	s      *Service
+	k      Kernel
+	round  uint64
+	chosen uint64 // generation of chosen sources at the last sweep
 
 	sources map[bpf.FastKey]uint16 // in the kernel
 	due     []*item
@@ -47,7 +47,6 @@ type owner struct {
 func (o *owner) init(s *Service) {
 	o.s, o.k = s, s.k
 	o.sources = map[bpf.FastKey]uint16{}
-	o.gens = s.e.SourceGeneration()
 }
 
 // main works until the service stops. It wakes for what is queued, for the sweep
@@ -182,7 +181,7 @@ func (o *owner) offer(q *resolver.Query) {
 	}
 	if it := s.tab.byKey[key]; it != nil {
 		it.since = now
-		if answered && !it.present && !it.queued {
+		if answered && !it.queued && (!it.present || it.mirrored.Sources != m.Gen) {
 			o.look(it) // its choice of a source has ended, or the kernel did not take it
 		}
 		return // what else happens to its answer somebody tells
@@ -231,8 +230,8 @@ func (o *owner) forget(it *item) {
 }
 
 // look asks the engine what is true for an item and has the kernel's copy follow.
-// The generation is read before the engine is asked: a drop in between voids what
-// is written after it.
+// Generation and version are read before the engine is asked: what voids the answer
+// in between voids also what is written after it.
 func (o *owner) look(it *item) {
 	s := o.s
 	if it.queued {
@@ -240,7 +239,7 @@ func (o *owner) look(it *item) {
 	}
 	var m resolver.Mirrored
 	for range 8 {
-		gen := o.k.Generation(it.gen)
+		gen, version := o.k.Generation(it.gen), o.k.Version(it.slot)
 		ok := s.e.Mirrored(&it.q, s.e.Now(), &m)
 		if m.Mapped && m.Key != it.from { // it comes from another entry now
 			s.mu.Lock()
@@ -260,20 +259,20 @@ func (o *owner) look(it *item) {
 			it.gen = g
 			continue
 		}
-		o.put(it, &m, gen)
+		o.put(it, &m, gen, version)
 		return
 	}
 	o.delete(it) // the topology changes under it; the next offer tries again
 }
 
-func (o *owner) put(it *item, m *resolver.Mirrored, gen uint64) {
+func (o *owner) put(it *item, m *resolver.Mirrored, gen, version uint64) {
 	a := resolver.Answer{Status: resolver.StatusSuccess, Path: m.Path}
 	if it.q.Kind == resolver.ByAddress && it.q.Src.IsZero() {
 		a.Src = m.Src
 	}
 	var header [acmsock.HeaderSize]byte
 	o.reply = acmsock.AppendAnswer(o.reply[:0], header[:], &a)
-	p := bpf.FastPath{Gen: gen, GenSlot: it.gen, UseSlot: it.slot, Endpoint: uint16(m.Row),
+	p := bpf.FastPath{Gen: gen, Version: version, Sources: m.Gen, GenSlot: it.gen, UseSlot: it.slot, Endpoint: uint16(m.Row),
 		Len: uint16(len(o.reply)), Expires: uint64(max(m.Until-tick, 0))}
 	copy(p.Reply[:], o.reply[acmsock.HeaderSize:])
 	it.until = m.Until

@@ -10,8 +10,11 @@ import "acmd/resolver"
 func (o *owner) sweep() {
 	s := o.s
 	now := s.e.Now()
-	if g := s.e.SourceGeneration(); g != o.gens {
-		o.gens = g
+	s.mu.Lock()
+	chosen := s.chosen
+	s.mu.Unlock()
+	if chosen != o.chosen {
+		o.chosen = chosen
 		for _, it := range s.tab.items {
 			if it != nil && choosesSource(&it.q) {
 				o.look(it)
@@ -45,7 +48,7 @@ func choosesSource(q *resolver.Query) bool {
 
 func (o *owner) touch(it *item, now int64) {
 	var m resolver.Mirrored
-	if !o.s.e.Mirrored(&it.q, now, &m) || m.Until != it.until {
+	if !o.s.e.Mirrored(&it.q, now, &m) || m.Until != it.until || m.Gen != it.mirrored.Sources {
 		o.look(it)
 	}
 	if m.Due && !it.due {

@@ -37,7 +37,7 @@ type Interface struct {
 // concurrent use.
 type Host struct {
 	cfg   Config
-	gen   atomic.Uint64
+	gen   resolver.Generation
 	last  atomic.Pointer[[]Interface]
 	watch atomic.Pointer[watcher] // nil: nobody tells of changes
 	count counters
@@ -98,10 +98,10 @@ func (h *Host) Addresses() ([]resolver.HostAddr, error) {
 // their indices.
 func (h *Host) Interfaces() []Interface { return *h.last.Load() }
 
-// Generation implements [resolver.Host]. It is one atomic load. While a watch is
+// Generation implements [resolver.Host]. While a watch is
 // on, the kernel's notifications raise it; otherwise each look does, as nothing
 // tells of routes.
-func (h *Host) Generation() uint64 { return h.gen.Load() }
+func (h *Host) Generation() *resolver.Generation { return &h.gen }
 
 // look reads the kernel's view and remembers it.
 func (h *Host) look() ([]Interface, error) {
@@ -115,7 +115,7 @@ func (h *Host) look() ([]Interface, error) {
 		return a.Index == b.Index && a.GID == b.GID && a.PKey == b.PKey && slices.Equal(a.Addrs, b.Addrs)
 	})
 	if !same || h.watch.Load() == nil {
-		h.gen.Add(1)
+		h.gen.Raise()
 	}
 	return list, nil
 }

@@ -186,14 +186,14 @@ func TestLookFails(t *testing.T) {
 	if _, err := h.Addresses(); err != nil {
 		t.Fatal(err)
 	}
-	g := h.Generation()
-	if _, err := h.Addresses(); err != nil || h.Generation() == g {
-		t.Errorf("generation %d after another look, %v", h.Generation(), err)
+	g := h.Generation().Load()
+	if _, err := h.Addresses(); err != nil || h.Generation().Load() == g {
+		t.Errorf("generation %d after another look, %v", h.Generation().Load(), err)
 	}
-	g = h.Generation()
+	g = h.Generation().Load()
 	x.err = errors.New("no sockets left")
-	if got, err := h.Addresses(); !errors.Is(err, x.err) || got != nil || h.Generation() != g {
-		t.Errorf("%v, %v, generation %d", got, err, h.Generation())
+	if got, err := h.Addresses(); !errors.Is(err, x.err) || got != nil || h.Generation().Load() != g {
+		t.Errorf("%v, %v, generation %d", got, err, h.Generation().Load())
 	}
 	if got := h.Interfaces(); len(got) != 1 || got[0].Name != "ib0" || got[0].Index != 4 || got[0].PKey != mad.DefaultPKey {
 		t.Errorf("interfaces %+v", got)
@@ -260,9 +260,9 @@ func TestStatic(t *testing.T) {
 	if _, err := s.Source(netip.MustParseAddr("2001:db8::9")); err == nil {
 		t.Error("an IPv4 source was chosen for an IPv6 destination")
 	}
-	g := s.Generation()
+	g := s.Generation().Load()
 	s.Set(nil)
-	if s.Generation() == g {
+	if s.Generation().Load() == g {
 		t.Error("Set did not raise the generation")
 	}
 	if got, err := s.Addresses(); err != nil || len(got) != 0 {

@@ -225,7 +225,7 @@ func TestLiveGeneration(t *testing.T) {
 		}
 		g := f.quiet(t)
 		netns.Run(t, "ip", strings.Fields(arg)...)
-		eventually(t, arg, func() bool { return h.Generation() != g })
+		eventually(t, arg, func() bool { return h.Generation().Load() != g })
 	}
 }
 
@@ -234,9 +234,9 @@ func TestLiveGeneration(t *testing.T) {
 func (f *follower) quiet(t *testing.T) (gen uint64) {
 	t.Helper()
 	eventually(t, "quiet", func() bool {
-		gen = f.h.Generation()
+		gen = f.h.Generation().Load()
 		time.Sleep(spacing)
-		return f.h.Generation() == gen
+		return f.h.Generation().Load() == gen
 	})
 	return gen
 }

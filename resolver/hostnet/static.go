@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"acmd/resolver"
 )
@@ -21,7 +20,7 @@ type Static struct {
 	Choose func(dst netip.Addr) (netip.Addr, error)
 
 	mu  sync.Mutex
-	gen atomic.Uint64
+	gen resolver.Generation
 }
 
 var _ resolver.Host = (*Static)(nil)
@@ -38,13 +37,11 @@ func (s *Static) Set(addrs []resolver.HostAddr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.Addrs = slices.Clone(addrs)
-	s.gen.Add(1)
+	s.gen.Raise()
 }
 
 // Generation implements [resolver.Host].
-func (s *Static) Generation() uint64 {
-	return s.gen.Load()
-}
+func (s *Static) Generation() *resolver.Generation { return &s.gen }
 
 // Source implements [resolver.Host].
 func (s *Static) Source(dst netip.Addr) (netip.Addr, error) {
@@ -54,13 +51,6 @@ func (s *Static) Source(dst netip.Addr) (netip.Addr, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return sameFamily(s.Addrs, dst)
-}
-
-// SameFamily returns a choice for [Static]: the first of addrs that is of the
-// destination's family.
-func SameFamily(addrs []resolver.HostAddr) func(netip.Addr) (netip.Addr, error) {
-	addrs = slices.Clone(addrs)
-	return func(dst netip.Addr) (netip.Addr, error) { return sameFamily(addrs, dst) }
 }
 
 func sameFamily(addrs []resolver.HostAddr, dst netip.Addr) (netip.Addr, error) {

@@ -67,7 +67,7 @@ func (h *Host) watchBy(from notifier, changed func()) error {
 	if !h.watch.CompareAndSwap(nil, w) {
 		return errors.Join(errors.New("hostnet: watched already"), from.Close())
 	}
-	h.gen.Add(1) // what happened before is in no notification
+	h.gen.Raise() // what happened before is in no notification
 	go h.follow(w)
 	changed()
 	return nil
@@ -106,7 +106,7 @@ func (h *Host) follow(w *watcher) {
 			any, look = true, true
 		default:
 			h.watch.Store(nil) // from now on each look raises the generation
-			h.gen.Add(1)
+			h.gen.Raise()
 			if !errors.Is(err, os.ErrClosed) {
 				h.cfg.Log.Error("the kernel tells of network changes no more, they show at the next look", "err", err)
 				w.from.Close()
@@ -115,7 +115,7 @@ func (h *Host) follow(w *watcher) {
 			return
 		}
 		if any {
-			h.gen.Add(1)
+			h.gen.Raise()
 		}
 		now := time.Now()
 		if look && due.IsZero() {

@@ -71,14 +71,14 @@ func TestWatch(t *testing.T) {
 		if _, err := h.Addresses(); err != nil { // what the first call asks for
 			t.Fatal(err)
 		}
-		g := h.Generation()
-		if _, err := h.Addresses(); err != nil || h.Generation() != g {
+		g := h.Generation().Load()
+		if _, err := h.Addresses(); err != nil || h.Generation().Load() != g {
 			t.Errorf("a look that found nothing new raised the generation, %v", err)
 		}
 		for _, typ := range []int{unix.RTM_NEWROUTE, unix.RTM_DELROUTE, unix.RTM_NEWRULE, unix.RTM_DELRULE, unix.RTM_NEWNEXTHOP} {
 			s.say <- typ
 			synctest.Wait()
-			if n := h.Generation(); n == g {
+			if n := h.Generation().Load(); n == g {
 				t.Errorf("message %d did not raise the generation", typ)
 			} else {
 				g = n
@@ -91,10 +91,10 @@ func TestWatch(t *testing.T) {
 		for i, typ := range []int{unix.RTM_NEWLINK, unix.RTM_DELLINK, unix.RTM_NEWADDR, unix.RTM_DELADDR} {
 			s.say <- typ
 			synctest.Wait()
-			if n := int(told.Load()); n != i+2 || h.Generation() == g {
-				t.Errorf("message %d: told %d times, generation %d", typ, n, h.Generation())
+			if n := int(told.Load()); n != i+2 || h.Generation().Load() == g {
+				t.Errorf("message %d: told %d times, generation %d", typ, n, h.Generation().Load())
 			}
-			g = h.Generation()
+			g = h.Generation().Load()
 			time.Sleep(spacing)
 		}
 		told.Store(0)
@@ -125,14 +125,14 @@ func TestWatchOverrun(t *testing.T) {
 		h, s, told := watched(t)
 		defer h.Close()
 		time.Sleep(time.Second)
-		g := h.Generation()
+		g := h.Generation().Load()
 		for range 3 {
 			s.say <- rtnl.ErrOverrun
 			synctest.Wait()
-			if h.Generation() == g {
+			if h.Generation().Load() == g {
 				t.Error("an overrun did not raise the generation")
 			}
-			g = h.Generation()
+			g = h.Generation().Load()
 		}
 		time.Sleep(time.Second)
 		if n := told.Load(); n != 3 {
@@ -159,9 +159,9 @@ func TestWatchEnds(t *testing.T) {
 		if told.Load() != before+1 || h.Stats().Watching {
 			t.Errorf("told %d times, %+v", told.Load(), h.Stats())
 		}
-		g := h.Generation()
-		if _, err := h.Addresses(); err != nil || h.Generation() == g {
-			t.Errorf("generation %d, %v", h.Generation(), err)
+		g := h.Generation().Load()
+		if _, err := h.Addresses(); err != nil || h.Generation().Load() == g {
+			t.Errorf("generation %d, %v", h.Generation().Load(), err)
 		}
 		if err := h.Close(); err != nil {
 			t.Error(err)

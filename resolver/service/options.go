@@ -148,7 +148,6 @@ func embeddedView(f *fabric.Fabric) (*fabricView, error) {
 			}
 		}
 	}
-	static.Choose = hostnet.SameFamily(static.Addrs)
 	v.host = &static
 	return v, nil
 }
