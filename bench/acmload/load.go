@@ -33,6 +33,7 @@ type loadConfig struct {
 	pid       int
 	label     string
 	keepGoing bool
+	times     bool
 }
 
 type worker struct {
@@ -308,6 +309,9 @@ func summarize(cfg *loadConfig, ws []worker, wall, cpu0 time.Duration) result {
 			return 0
 		}
 		return float64(all[min(int(p*float64(len(all))), len(all)-1)]) / 1000
+	}
+	if cfg.times {
+		r.Times = all
 	}
 	r.P50us, r.P99us, r.P999us, r.MaxUs = q(.5), q(.99), q(.999), q(1)
 	r.PerSec = float64(r.OK) / wall.Seconds()

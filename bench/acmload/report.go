@@ -32,6 +32,7 @@ type result struct {
 	Busy       float64   `json:"busy_share"`           // of all processors of the machine
 	RSSKB      int       `json:"server_rss_kb,omitempty"`
 	PeakKB     int       `json:"server_peak_kb,omitempty"`
+	Times      []uint32  `json:"times_ns,omitempty"` // of every right answer, ascending; with -times
 }
 
 func printHeader() {

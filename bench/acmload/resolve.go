@@ -46,6 +46,7 @@ func parseResolve(args []string) *resolveFlags {
 	fs.DurationVar(&c.timeout, "timeout", 30*time.Second, "give up on a response (raw and epoll only)")
 	fs.IntVar(&c.pid, "pid", 0, "server process to account")
 	fs.StringVar(&c.label, "label", "", "label in the output")
+	fs.BoolVar(&c.times, "times", false, "print the time of every answer, with -json: those of several runs can be taken together")
 	fs.BoolVar(&r.json, "json", false, "one JSON object per run")
 	fs.BoolVar(&c.keepGoing, "keep-going", false, "carry on after a wrong response")
 	fs.BoolVar(&r.warmUp, "warm", false, "resolve every destination once before measuring")

@@ -29,6 +29,7 @@ type result struct {
 	AlsoCPU    []float64 `json:"also_cpu_s"`
 	Busy       float64   `json:"busy_share"`
 	RSSKB      int       `json:"server_rss_kb"`
+	Times      []uint32  `json:"times_ns"` // ascending, if asked for
 }
 
 // dest is a destination with the only right answer.
