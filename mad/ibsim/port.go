@@ -41,15 +41,16 @@ const rubbishLimit = 256
 // asks for room to send as well, and is woken for every packet that the simulator
 // takes: so it watches an epoll descriptor of ours that asks for input only.
 type Port struct {
-	fabric *Fabric
-	ring   *ring.Ring
-	caps   transport.Caps
-	sqp    mad.QPN
-	link   *link
-	data   int      // the link's
-	kick   int      // eventfd: makes a Recv return
-	poll   *os.File // epoll descriptor that watches data and kick for input
-	raw    syscall.RawConn
+	fabric  *Fabric
+	ring    *ring.Ring
+	caps    transport.Caps
+	sqp     mad.QPN
+	link    *link
+	data    int      // the link's
+	kick    int      // eventfd: makes a Recv return
+	watched int      // epoll descriptor that watches data and kick for input
+	poll    *os.File // the same, under Go's poller
+	raw     syscall.RawConn
 
 	gate  *transport.Gate // of the calls that use the descriptors
 	woken atomic.Bool
@@ -104,7 +105,7 @@ func (p *Port) watch() error {
 		unix.Close(fd)
 		return os.NewSyscallError("fcntl", err)
 	}
-	p.poll = os.NewFile(uintptr(fd), "ibsim")
+	p.watched, p.poll = fd, os.NewFile(uintptr(fd), "ibsim")
 	if p.raw, err = p.poll.SyscallConn(); err == nil {
 		err = p.poll.SetReadDeadline(time.Time{}) // fails if the poller did not take it
 	}
@@ -190,6 +191,20 @@ func (p *Port) wasWoken() bool {
 
 // PollFD is the simulator's socket.
 func (p *Port) PollFD() int { return p.data }
+
+// Drive takes the socket from Go's poller while a loop waits for it: each packet
+// would wake a thread of the runtime, too, for nothing.
+func (p *Port) Drive(loop bool) {
+	if p.enter() != nil {
+		return
+	}
+	defer p.leave()
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(p.data)}
+	if loop {
+		ev.Events = 0
+	}
+	_ = unix.EpollCtl(p.watched, unix.EPOLL_CTL_MOD, p.data, &ev) // it is there: nothing to fail
+}
 
 // Send hands slots to the simulator, up to 32 in one system call. It waits a
 // little for room; [unix.EAGAIN] then means that the simulator does not read.

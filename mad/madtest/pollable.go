@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"acmd/mad/ring"
 	"acmd/mad/transport"
 
 	"golang.org/x/sys/unix"
@@ -18,7 +19,11 @@ func testPollable(t *testing.T, e *env) {
 	in := e.slots(t, 4)
 	defer release(in)
 	past := time.Unix(1, 0)
-	for range 20 {
+	for round := range 20 {
+		if round%5 == 4 { // as if a goroutine had waited in between
+			p.Drive(false)
+		}
+		p.Drive(true)
 		if n, err := p.Recv(in, past); n != 0 || err != nil {
 			t.Fatalf("recv before anything was asked: %d, %v", n, err)
 		}
@@ -49,5 +54,24 @@ func testPollable(t *testing.T, e *env) {
 			}
 		}
 		e.checkPath(t, in[0], e.info.SMLID)
+	}
+	// What comes after the loop has given the port back wakes a goroutine.
+	s, tid := e.slot(t), e.nextTID()
+	defer s.Release()
+	e.pathQuery(s, tid, e.info.SMLID, e.info.SMLID, AnswerTime)
+	if n, err := p.TrySend([]*ring.Slot{s}); n != 1 || err != nil {
+		t.Fatalf("send: %d, %v", n, err)
+	}
+	p.Drive(false)
+	for end := time.Now().Add(AnswerTime); ; {
+		n, err := p.Recv(in, end)
+		switch {
+		case err != nil || n > 1 || n == 0 && time.Now().After(end):
+			t.Fatalf("after the loop: %d, %v", n, err)
+		case n == 1 && in[0].MAD().TID().Low() != tid.Low():
+			t.Fatalf("after the loop: TID %v, want %v", in[0].MAD().TID(), tid)
+		case n == 1:
+			return
+		}
 	}
 }

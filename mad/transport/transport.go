@@ -200,6 +200,10 @@ type Pollable interface {
 	// PollFD is a descriptor that is readable while Recv would not wait. It is
 	// the port's: it goes away with Close, and is not to be read from.
 	PollFD() int
+	// Drive tells that a loop waits for the descriptor from now on, and calls Recv
+	// with deadlines in the past only; or, with false, that a goroutine waits in
+	// Recv again. It belongs to whoever may call Recv.
+	Drive(loop bool)
 	// TrySend is Send without waiting for room: it fails with EAGAIN instead.
 	TrySend(slots []*ring.Slot) (n int, err error)
 }

@@ -96,6 +96,9 @@ func (p *Port) LeaveQP(mad.GID, mad.LID) error { return nil }
 // PollFD implements [transport.Pollable].
 func (p *Port) PollFD() int { return p.fd }
 
+// Drive implements [transport.Pollable]; Recv waits for the device itself.
+func (p *Port) Drive(bool) {}
+
 // TrySend implements [transport.Pollable]: the kernel queues what it takes, no
 // write waits.
 func (p *Port) TrySend(slots []*ring.Slot) (int, error) { return p.Send(slots) }

@@ -113,10 +113,10 @@ func openContext(name string) (*C.struct_ibv_context, error) {
 
 // watch calls next, from a goroutine, whenever fd, which stays libibverbs', may
 // have something: until it returns an error other than EAGAIN, or close.
-func (d *device) watch(fd C.int, name string, next func() error) error {
+func (d *device) watch(fd int, name string, next func() error) error {
 	// Events are read by libibverbs from its own descriptor. The runtime's poller
 	// gets a copy, which shares the non-blocking mode.
-	if err := unix.SetNonblock(int(fd), true); err != nil {
+	if err := unix.SetNonblock(fd, true); err != nil {
 		return os.NewSyscallError("fcntl", err)
 	}
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)

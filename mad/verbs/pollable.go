@@ -15,7 +15,12 @@ import (
 )
 
 // pollable is a port whose wrapped port is pollable, too: its descriptor is an
-// epoll descriptor that watches that one's and an eventfd for completions.
+// epoll descriptor that watches that one's, the completion channel, and an eventfd
+// that says to look again.
+//
+// The channel has two who may wait for it. While a goroutine waits in Recv, it is
+// the goroutine that takes its events and wakes the other; a loop is woken by the
+// channel itself, which saves a change of thread for each datagram.
 type pollable struct{ *Port }
 
 var _ transport.Pollable = pollable{}
@@ -36,12 +41,47 @@ func (p *Port) watchAll(inner transport.Pollable) (err error) {
 	if p.poll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return os.NewSyscallError("epoll_create1", err)
 	}
-	for _, fd := range []int{inner.PollFD(), p.kick} {
-		if err := unix.EpollCtl(p.poll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}); err != nil {
+	if p.idle, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return os.NewSyscallError("epoll_create1", err)
+	}
+	channel := p.channelFD()
+	if err := unix.SetNonblock(channel, true); err != nil {
+		return os.NewSyscallError("fcntl", err)
+	}
+	for _, w := range []struct {
+		epoll, fd int
+		events    uint32
+	}{
+		{p.poll, inner.PollFD(), unix.EPOLLIN}, {p.poll, p.kick, unix.EPOLLIN}, {p.poll, channel, 0}, {p.idle, channel, unix.EPOLLIN},
+	} {
+		if err := unix.EpollCtl(w.epoll, unix.EPOLL_CTL_ADD, w.fd, &unix.EpollEvent{Events: w.events, Fd: int32(w.fd)}); err != nil {
 			return os.NewSyscallError("epoll_ctl", err)
 		}
 	}
 	return nil
+}
+
+// channelFD is the descriptor of the completion channel, which is libibverbs'.
+func (p *Port) channelFD() int { return int(p.dev.channel.fd) }
+
+// Drive implements [transport.Pollable].
+func (p pollable) Drive(loop bool) {
+	if p.enter() != nil {
+		return
+	}
+	defer p.gate.Leave()
+	p.driven.Store(loop)
+	from, to := p.idle, p.poll
+	if !loop {
+		from, to = to, from
+	}
+	fd := p.channelFD()
+	// Both are there: nothing to fail. The one that watches again may not tell of what
+	// came before: whoever has the port now looks by itself.
+	_ = unix.EpollCtl(from, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Fd: int32(fd)})
+	_ = unix.EpollCtl(to, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
+	p.fresh.Store(true)
+	p.inner.(transport.Pollable).Drive(loop)
 }
 
 // signal makes the descriptor readable, unsignal undoes it. Neither blocks.
@@ -60,7 +100,7 @@ func (p *Port) unsignal() {
 }
 
 func (p *Port) unwatch() {
-	for _, fd := range []int{p.poll, p.kick} {
+	for _, fd := range []int{p.poll, p.kick, p.idle} {
 		if fd >= 0 {
 			unix.Close(fd)
 		}

@@ -32,14 +32,16 @@ type Port struct {
 	depth  int // receive buffers of a queue pair
 	gate   *transport.Gate
 	poll   int // epoll descriptor of a pollable port, else -1
-	kick   int // its eventfd for completions
+	kick   int // its eventfd: there may be completions to look at
+	idle   int // its epoll descriptor for completions while no loop has it
 
-	woken atomic.Bool
-	fresh atomic.Bool                  // the channel told of completions
-	qps   atomic.Pointer[[]*queuePair] // changed by Send's goroutine
-	first *queuePair                   // of the default partition
-	base  time.Time
-	asked atomic.Int64 // since base: when we last multicast
+	woken  atomic.Bool
+	driven atomic.Bool                  // a loop has the port
+	fresh  atomic.Bool                  // the channel told of completions
+	qps    atomic.Pointer[[]*queuePair] // changed by Send's goroutine
+	first  *queuePair                   // of the default partition
+	base   time.Time
+	asked  atomic.Int64 // since base: when we last multicast
 
 	rx    rxState
 	stats counters
@@ -69,7 +71,7 @@ func newPort(f *Fabric, inner transport.Port, name string, info *transport.PortI
 	if err != nil {
 		return nil, err
 	}
-	p := &Port{fabric: f, device: name, num: info.Num, inner: inner, ring: r, gate: transport.NewGate(), poll: -1, kick: -1, base: time.Now()}
+	p := &Port{fabric: f, device: name, num: info.Num, inner: inner, ring: r, gate: transport.NewGate(), poll: -1, kick: -1, idle: -1, base: time.Now()}
 	p.asked.Store(math.MinInt64 / 2)
 	p.qps.Store(&[]*queuePair{})
 	defer func() {
@@ -87,27 +89,33 @@ func newPort(f *Fabric, inner transport.Port, name string, info *transport.PortI
 	}
 	p.caps = inner.Caps()
 	p.caps.Multicast, p.caps.Listens, p.caps.QPN = true, true, p.first.qpn()
+	completions := p.channelFD()
 	if in, ok := inner.(transport.Pollable); ok {
 		if err = p.watchAll(in); err != nil {
 			return nil, err
 		}
+		completions = p.idle
 	}
-	if err = p.dev.watch(C.int(p.dev.channel.fd), name+" completions", p.completion); err != nil {
+	if err = p.dev.watch(completions, name+" completions", p.completion); err != nil {
 		return nil, err
 	}
-	if err = p.dev.watch(p.dev.ctx.async_fd, name+" events", p.event); err != nil {
+	if err = p.dev.watch(int(p.dev.ctx.async_fd), name+" events", p.event); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-// completion takes an event of the completion channel.
+// completion takes an event of the completion channel. A loop that has just taken
+// the port is told of it as well.
 func (p *Port) completion() error {
 	if r, err := C.acm_cq_event(p.dev.channel); r != 0 {
 		return err
 	}
 	p.fresh.Store(true)
-	p.signal()
+	if p.driven.Load() {
+		p.signal()
+		return nil
+	}
 	p.inner.Wake()
 	return nil
 }

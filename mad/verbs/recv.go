@@ -30,10 +30,9 @@ func (p *Port) Recv(slots []*ring.Slot, deadline time.Time) (int, error) {
 		return 0, err
 	}
 	defer p.gate.Leave()
-	// A loop that waits for the descriptor looks without waiting here.
-	driven := p.kick >= 0 && !deadline.IsZero() && !time.Now().Before(deadline)
+	driven := p.driven.Load()
 	if driven {
-		p.unsignal()
+		p.called()
 	}
 	for {
 		if p.rx.turn {
@@ -69,6 +68,15 @@ func (p *Port) Recv(slots []*ring.Slot, deadline time.Time) (int, error) {
 			return 0, nil
 		}
 	}
+}
+
+// called takes what made the descriptor readable for a loop.
+func (p *Port) called() {
+	if C.acm_cq_event(p.dev.channel) == 0 {
+		p.fresh.Store(true)
+		return // the eventfd, if it was that too, calls once more
+	}
+	p.unsignal()
 }
 
 // earlier of two times; the zero time is never.

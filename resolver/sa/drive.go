@@ -49,7 +49,11 @@ func (c *Client) Take() bool {
 	if c.owner.Load() != ownerOffered {
 		return false
 	}
-	return c.owner.CompareAndSwap(ownerOffered, ownerLoop)
+	if !c.owner.CompareAndSwap(ownerOffered, ownerLoop) {
+		return false
+	}
+	c.poll.Drive(true)
+	return true
 }
 
 // GiveBack ends the loop's ownership or its wish for it. The loop is not called
@@ -57,6 +61,9 @@ func (c *Client) Take() bool {
 func (c *Client) GiveBack() {
 	if c.owner.CompareAndSwap(ownerWanted, ownerRun) {
 		return
+	}
+	if c.owner.Load() == ownerLoop {
+		c.poll.Drive(false)
 	}
 	if c.owner.Swap(ownerRun) != ownerRun {
 		c.back <- struct{}{}

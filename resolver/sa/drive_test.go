@@ -19,13 +19,16 @@ import (
 // pollPort is a scripted port that a loop can have.
 type pollPort struct {
 	*scriptPort
-	full  atomic.Bool // TrySend finds no room
-	tries atomic.Int64
+	full   atomic.Bool // TrySend finds no room
+	tries  atomic.Int64
+	driven atomic.Bool
 }
 
 var _ transport.Pollable = (*pollPort)(nil)
 
 func (p *pollPort) PollFD() int { return -1 }
+
+func (p *pollPort) Drive(loop bool) { p.driven.Store(loop) }
 
 func (p *pollPort) TrySend(slots []*ring.Slot) (int, error) {
 	p.tries.Add(1)
