@@ -27,6 +27,7 @@ type Fabric struct {
 	console *os.File // writing end of the simulator's standard input, nil without one
 	smHost  string
 	smArgs  []string
+	joined  int // OpenSMs started by JoinSM
 	lids    map[mad.GUID]mad.LID
 }
 
@@ -149,10 +150,13 @@ func freePorts(t testing.TB) int {
 }
 
 // env is the environment of a preloaded program that attaches to node.
-func (f *Fabric) env(node string) []string {
+func (f *Fabric) env(node string) []string { return f.envAt(node, f.SockName) }
+
+// envAt is env with another name of the simulator's sockets.
+func (f *Fabric) envAt(node, sockName string) []string {
 	e := []string{"SIM_HOST=" + node, "LD_PRELOAD=" + find("umad2sim")}
 	if f.Remote == "" {
-		return append(e, "IBSIM_SOCKNAME="+f.SockName)
+		return append(e, "IBSIM_SOCKNAME="+sockName)
 	}
 	host, port, _ := net.SplitHostPort(f.Remote)
 	return append(e, "IBSIM_SERVER_NAME="+host, "IBSIM_SERVER_PORT="+port)
@@ -167,8 +171,8 @@ func (f *Fabric) Command(t testing.TB, line string) {
 	}
 }
 
-// runSM starts OpenSM on a node, with files of its own.
-func (f *Fabric) runSM(t testing.TB, node string, extra ...string) (p *Process, dir, log string) {
+// runSM starts OpenSM on a node, with files of its own, at a simulator's sockets.
+func (f *Fabric) runSM(t testing.TB, node, sockName string, extra ...string) (p *Process, dir, log string) {
 	t.Helper()
 	dir, err := os.MkdirTemp(f.Dir, "sm")
 	if err != nil {
@@ -177,7 +181,7 @@ func (f *Fabric) runSM(t testing.TB, node string, extra ...string) (p *Process, 
 	log = filepath.Join(dir, "opensm-own.log")
 	// -d 2 writes each line of the log at once: it says when the sweep is over.
 	args := append([]string{"-f", log, "-d", "2", "--dump_files_dir", dir, "-e"}, extra...)
-	env := append(f.env(node), "OSM_CACHE_DIR="+dir, "OSM_TMP_DIR="+dir)
+	env := append(f.envAt(node, sockName), "OSM_CACHE_DIR="+dir, "OSM_TMP_DIR="+dir)
 	return start(t, dir, env, []string{log}, find("opensm"), args...), dir, log
 }
 
@@ -185,11 +189,10 @@ func (f *Fabric) runSM(t testing.TB, node string, extra ...string) (p *Process, 
 // unless told otherwise. It may be called again when the first has ended.
 func (f *Fabric) StartSM(t testing.TB) { t.Helper(); f.StartSMOn(t, f.smHost) }
 
-// StartSMOn is StartSM on another node. Two at a time do not work reliably: umad2sim
-// has no time-outs, so that each waits for ever for what the other did not take.
+// StartSMOn is StartSM on another node. Two at a time take [Fabric.JoinSM].
 func (f *Fabric) StartSMOn(t testing.TB, node string) {
 	t.Helper()
-	p, dir, log := f.runSM(t, node, append([]string{"-s", "0"}, f.smArgs...)...)
+	p, dir, log := f.runSM(t, node, f.SockName, append([]string{"-s", "0"}, f.smArgs...)...)
 	f.OpenSM = p
 	waitFor(t, f.OpenSM, "first sweep", func() bool { return contains(log, "SUBNET UP") })
 	waitFor(t, f.OpenSM, "guid2lid", func() bool {
