@@ -46,6 +46,7 @@ type notices struct {
 	again  bool  // begin anew when its answer is there
 	held   bool  // all traps are subscribed to, as far as we know
 	lost   int64 // since when they are not
+	sure   int64 // when the SM was last known to have them
 	began  int64 // when the last round began
 	failed int64 // since when tries fail, 0: they do not
 	said   bool  // this outage was logged
@@ -95,7 +96,7 @@ func (c *Client) renew(lost bool) {
 		return
 	}
 	if lost {
-		c.unheld()
+		c.unheld(c.now)
 	}
 	if n.next = 0; n.asking {
 		n.again = true
@@ -109,13 +110,13 @@ func (c *Client) renew(lost bool) {
 	c.timers.set(&n.timer, c.now+wait)
 }
 
-// unheld notes that the SM may have forgotten the subscription.
-func (c *Client) unheld() {
+// unheld notes that the SM may have forgotten the subscription at that time.
+func (c *Client) unheld(since int64) {
 	n := &c.notices
 	if !n.held {
 		return
 	}
-	n.held, n.lost = false, c.now
+	n.held, n.lost = false, since
 	c.count.subscribed.Store(0)
 	n.sub.State(false, 0)
 }
@@ -193,7 +194,7 @@ func (c *Client) isHeld() {
 	if n.held {
 		return
 	}
-	n.held = true
+	n.held, n.sure = true, c.now
 	c.count.subscriptions.Add(1)
 	c.count.subscribed.Store(int64(len(n.sub.Traps)))
 	n.sub.State(true, time.Duration(c.now-n.lost))
@@ -202,7 +203,7 @@ func (c *Client) isHeld() {
 // subscribeFailed plans the next try.
 func (c *Client) subscribeFailed(err error) {
 	n := &c.notices
-	c.unheld()
+	c.unheld(c.now)
 	c.count.subscribeErrors.Add(1)
 	if n.failed == 0 {
 		n.failed = c.now
@@ -246,9 +247,15 @@ func (c *Client) verified(r *Result) {
 		n.again = false
 		c.renew(false)
 	case known:
+		n.sure = c.now
 		c.timers.set(&n.timer, c.now+int64(verifyEvery)+c.rnd.Int64N(int64(verifyEvery)/4))
+	case r.Err == nil || errors.Is(r.Err, ErrNoRecords):
+		// It may have been so since it was last asked: an SM that starts again where it
+		// was leaves no other sign.
+		c.unheld(n.sure)
+		c.renew(false)
 	default:
-		c.renew(r.Err == nil || errors.Is(r.Err, ErrNoRecords))
+		c.renew(false)
 	}
 }
 

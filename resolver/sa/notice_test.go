@@ -385,6 +385,11 @@ func TestVerifySubscription(t *testing.T) {
 		if n := len(informs(p)); n != 10 || c.Stats().Subscribed != 5 {
 			t.Errorf("%d subscriptions after it forgot", n)
 		}
+		// It may have forgotten right after it was asked the last time.
+		text, holds := strings.CutPrefix(l.state(), "true ")
+		if gap, err := time.ParseDuration(text); !holds || err != nil || gap < 10*time.Minute || gap > 13*time.Minute {
+			t.Errorf("told %q, want a gap of what lies between two questions", l.state())
+		}
 	})
 }
 

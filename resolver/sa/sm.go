@@ -44,7 +44,7 @@ func (c *Client) retarget(info *transport.PortInfo) {
 	c.cur, c.pkey = info, info.SAPKeyIndex()
 	c.hold = 0
 	if !c.reachable() {
-		c.unheld() // the SM drops what a port that went down had
+		c.unheld(c.now) // the SM drops what a port that went down had
 		for f := c.queue.pop(); f != nil; f = c.queue.pop() {
 			c.fail(f, c.noSM())
 		}
