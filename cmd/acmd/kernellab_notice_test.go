@@ -101,24 +101,20 @@ func TestKernelDaemonHandOver(t *testing.T) {
 	l.subscribed(1)
 	l.resolves("sib2")
 	q := l.labQuery("sib2", false)
-	cached := func(when string) {
+	served := func(when string) { // in the time of a request, whoever could be asked
 		t.Helper()
-		begin := time.Now()
 		if _, err := l.ask(q); err != nil {
 			t.Errorf("%s: %v", when, err)
-		}
-		if d := time.Since(begin); d > 2*time.Second {
-			t.Errorf("%s: after %v", when, d)
 		}
 	}
 	made := l.subscriptions()
 	kernellab.Run(t, "sm", "stop")
-	cached("no SM")
+	served("no SM")
 	if out, err := exec.Command("sm", "start", "sib0", "-s", "2", "-p", "5").CombinedOutput(); err != nil {
 		t.Fatalf("sm start: %v\n%s", err, out)
 	}
 	l.subscribed(made + 1)
-	cached("SM restarted")
+	served("SM restarted")
 	l.resolves("sib3")
 
 	made = l.subscriptions()
@@ -132,12 +128,12 @@ func TestKernelDaemonHandOver(t *testing.T) {
 		kernellab.WaitActive(t, labSource)
 	})
 	kernellab.Eventually(t, "hand-over", func() bool {
-		cached("hand-over")
+		served("hand-over")
 		l.look()
 		return l.info(labSource).SMLID == l.info("sib3").LID
 	})
 	l.subscribed(made + 1)
-	cached("new SM")
+	served("new SM")
 	l.flush()
 	l.resolves("sib2")
 }

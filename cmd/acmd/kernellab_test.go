@@ -272,7 +272,7 @@ func (l *kernelLab) fails(device string, statuses ...resolver.Status) {
 	l.t.Helper()
 	begin := time.Now()
 	got, err := l.ask(l.labQuery(device, false))
-	if d := time.Since(begin); d > 5*time.Second {
+	if d := time.Since(begin); d > labAnswer {
 		l.t.Errorf("answer after %v", d)
 	}
 	var se *acmsock.StatusError

@@ -37,7 +37,7 @@ func benchPort(b *testing.B, c Config, n int) (*Fabric, *port, []*ring.Slot, []*
 
 // cpu is the processor time that the process has used: on a machine that is
 // shared it says more than the clock.
-func cpu(b *testing.B) time.Duration {
+func cpu(b testing.TB) time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
 		b.Fatal(err)

@@ -4,7 +4,9 @@ package acmsock
 
 import (
 	"bytes"
+	"errors"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -40,40 +42,43 @@ func TestPartialDeadline(t *testing.T) {
 	}
 }
 
+// neverRead writes requests until the server takes no more for so long, and returns
+// why.
+func neverRead(t *testing.T, c net.Conn, patience time.Duration) error {
+	var b []byte
+	for i := range 50 {
+		b = append(b, ask(uint64(i+1), 0, i)...)
+	}
+	for range 10000 {
+		c.SetWriteDeadline(time.Now().Add(patience))
+		if _, err := c.Write(b); err != nil {
+			return err
+		}
+	}
+	t.Error("the server took everything")
+	return nil
+}
+
 // field case 11 (c): a client that never reads is served until its socket is
 // full, then no longer read, then closed; others do not notice.
 func TestNeverReads(t *testing.T) {
 	for _, mode := range []Mode{ModeUnix, ModeLoop} {
-		s := serve(t, newFake(), func(c *Config) { c.Mode, c.WriteTimeout = mode, 300*time.Millisecond })
-		bad := dialServer(t, s)
-		stalled := make(chan struct{})
-		go func() {
-			defer close(stalled)
-			var b []byte
-			for i := range 50 {
-				b = append(b, ask(uint64(i+1), 0, i)...)
-			}
-			for range 10000 {
-				if _, err := bad.Write(b); err != nil {
-					return
-				}
-			}
-			t.Error("the server took everything")
-		}()
+		// It is not closed before the other client would have given up.
+		s := serve(t, newFake(), func(c *Config) { c.Mode, c.WriteTimeout = mode, 10*patience })
 		good := dialServer(t, s)
-		var worst time.Duration
-		for closed := false; !closed; {
-			begin := time.Now()
-			mustWrite(t, good, ask(1, 0, 1))
-			wantAnswer(t, readReply(t, good), 1, 1)
-			worst = max(worst, time.Since(begin))
-			closed = s.Stats().Closed[ClosedBlocked] == 1
-			time.Sleep(time.Millisecond)
+		if err := neverRead(t, dialServer(t, s), 100*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("closed too early: %v", err)
 		}
-		<-stalled
-		if worst > time.Second { // 10 ms on a quiet machine
-			t.Errorf("the other client waited %v", worst)
+		for i := range 100 {
+			mustWrite(t, good, ask(uint64(1+i), 0, i))
+			wantAnswer(t, readReply(t, good), uint64(1+i), i)
 		}
+
+		s = serve(t, newFake(), func(c *Config) { c.Mode, c.WriteTimeout = mode, 100*time.Millisecond })
+		if err := neverRead(t, dialServer(t, s), patience); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("not closed: %v", err)
+		}
+		eventually(t, "counted", func() bool { return s.Stats().Closed[ClosedBlocked] == 1 })
 		for _, l := range s.loops {
 			if cap(l.in) > readSize {
 				t.Errorf("read buffer grew to %d", cap(l.in))
@@ -86,7 +91,7 @@ func TestNeverReads(t *testing.T) {
 func TestSlowReader(t *testing.T) {
 	f := goldenEndpoints()
 	f.eps[0].Addrs = make([]resolver.LocalAddr, 900) // 57 KiB each
-	s := serve(t, f, func(c *Config) { c.WriteTimeout = 2 * time.Second })
+	s := serve(t, f, func(c *Config) { c.WriteTimeout = patience })
 	c := dialServer(t, s)
 	const n = 300
 	go func() {

@@ -261,7 +261,7 @@ func TestSupersedeIsBounded(t *testing.T) {
 	for last != n-1 {
 		f.releaseAll()
 		c.SetReadDeadline(time.Now().Add(5 * time.Millisecond))
-		var b [MaxRequest]byte
+		var b [ringMax * 88]byte
 		if m, err := c.Read(b[:]); err == nil {
 			for p := b[:m]; len(p) > 0; p = p[88:] {
 				r, err := DecodeResolve(p[:88])
