@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # `make help` lists the targets. Tests that need a real peer (OpenSM, ibsim, stock
-# ibacm, a kernel under qemu) skip with a reason where it is missing; with ACMD_CI=1
-# they fail instead.
+# ibacm, a kernel under qemu) skip where it is missing, and test-go prints each with its
+# reason; with ACMD_CI=1 they fail instead.
 SHELL := /bin/bash
 GO ?= go
 # Runs, not seconds: at the end of a time go test can take its own deadline for a finding.
@@ -34,8 +34,8 @@ demo: build ## resolve one destination in five ways on an embedded fabric of 64 
 test: need-test lint check-generated test-go test-bench test-race fuzz-short bench-once test-kernel ## everything, the real peers included
 
 test-go: build peers ## go test ./..., with OpenSM, ibsim and the stock clients
-	$(GO) test -count=1 -timeout 20m ./...
-	@if $(HAVE_VERBS); then set -x; CGO_ENABLED=1 $(GO) test -tags verbs -count=1 -timeout 5m ./mad/verbs; \
+	set -o pipefail; $(GO) test -v -count=1 -timeout 20m ./... | awk -f bench/testlog.awk
+	@if $(HAVE_VERBS); then set -x -o pipefail; CGO_ENABLED=1 $(GO) test -v -tags verbs -count=1 -timeout 5m ./mad/verbs | awk -f bench/testlog.awk; \
 	elif [ "$$ACMD_CI" = 1 ]; then echo 'mad/verbs cannot be built' >&2; exit 1; \
 	else echo 'tests of mad/verbs are skipped: no C compiler or no libibverbs-dev'; fi
 

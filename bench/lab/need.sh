@@ -36,7 +36,9 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 	echo "installing with apt-get: ${missing[*]}"
 	export DEBIAN_FRONTEND=noninteractive
 	log=$(mktemp)
-	if { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+	# A mirror may hiccup, and a fresh machine be at its own updates.
+	apt="apt-get -qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300"
+	if { $apt update && $apt install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
 		rm -f "$log"
 		exit 0
 	fi

@@ -13,8 +13,9 @@ mkdir -p build
 dir=$(mktemp -d build/deb.XXXXXX)
 trap 'rm -rf "$dir"' EXIT
 echo "fetching prometheus"
-download() { (cd "$dir" && apt-get -qq -o APT::Sandbox::User=root download prometheus) >"$dir/log" 2>&1; }
-download || { [ "$(id -u)" = 0 ] && apt-get -qq update >/dev/null 2>&1 && download; } ||
+apt="apt-get -qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300"
+download() { (cd "$dir" && $apt -o APT::Sandbox::User=root download prometheus) >"$dir/log" 2>&1; }
+download || { [ "$(id -u)" = 0 ] && $apt update >/dev/null 2>&1 && download; } ||
 	{ tail -n 3 "$dir/log" >&2; echo "prometheus cannot be downloaded" >&2; exit 1; }
 dpkg-deb --fsys-tarfile "$dir"/*.deb | tar -xf - -C "$dir" ./usr/bin/prometheus ./usr/bin/promtool
 mv "$dir/usr/bin/promtool" "$dir/usr/bin/prometheus" build/

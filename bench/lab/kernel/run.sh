@@ -89,11 +89,14 @@ t0=$(now)
 
 # --- what apt-get brings -------------------------------------------------
 
+# A mirror may hiccup, and a fresh machine be at its own updates.
+apt="apt-get -qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300"
+
 need_apt() { # need_apt COMMAND PACKAGE: install PACKAGE if COMMAND is missing
 	command -v "$1" >/dev/null && return 0
 	say "installing $2"
 	apt_lists
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+	DEBIAN_FRONTEND=noninteractive $apt install -y \
 		--no-install-recommends "$2" >"$cache/apt-$2.log" 2>&1 ||
 		{ tail -5 "$cache/apt-$2.log" >&2; die "apt-get install $2 failed"; }
 }
@@ -101,7 +104,7 @@ need_apt() { # need_apt COMMAND PACKAGE: install PACKAGE if COMMAND is missing
 apt_lists_done=0
 apt_lists() { # apt-get update, once, and only when something must be fetched
 	[ $apt_lists_done = 1 ] && return 0
-	apt-get update -qq >"$cache/apt-update.log" 2>&1 ||
+	$apt update >"$cache/apt-update.log" 2>&1 ||
 		say "apt-get update had errors (see $cache/apt-update.log)"
 	apt_lists_done=1
 }
@@ -110,7 +113,7 @@ fetch_deb() { # fetch_deb PACKAGE DIR: download and unpack into DIR
 	local pkg=$1 dir=$2 dl
 	dl=$(mktemp -d "$cache/dl.XXXXXX")
 	apt_lists
-	(cd "$dl" && apt-get -o APT::Sandbox::User=root download -qq "$pkg") \
+	(cd "$dl" && $apt -o APT::Sandbox::User=root download "$pkg") \
 		>"$cache/apt-download.log" 2>&1 ||
 		{ tail -5 "$cache/apt-download.log" >&2; die "cannot download $pkg"; }
 	mkdir -p "$dir"
