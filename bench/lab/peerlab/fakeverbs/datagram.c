@@ -371,6 +371,7 @@ void *rx_loop(void *arg)
 {
 	struct qp *qp = arg;
 	struct { struct wire_hdr h; uint8_t data[MAX_PAYLOAD]; } pkt;
+	int more = 0; /* datagrams to take before the next poll */
 
 	for (;;) {
 		struct pollfd p[2] = {
@@ -379,11 +380,15 @@ void *rx_loop(void *arg)
 		};
 		ssize_t n;
 
-		if (poll(p, 2, -1) < 0 && errno != EINTR)
-			return NULL;
-		if (p[1].revents)
-			return NULL;
+		if (!more) {
+			if (poll(p, 2, -1) < 0 && errno != EINTR)
+				return NULL;
+			if (p[1].revents)
+				return NULL;
+			more = RX_BATCH;
+		}
 		n = recv(qp->sock, &pkt, sizeof pkt, MSG_DONTWAIT);
+		more = n < 0 ? 0 : more - 1;
 		if (n < (ssize_t)sizeof pkt.h || be32toh(pkt.h.magic) != WIRE_MAGIC ||
 		    pkt.h.version != WIRE_VERSION)
 			continue;

@@ -35,6 +35,7 @@
 #define WIRE_F_MCAST 0x02
 #define GRH_BYTES 40
 #define MAX_PAYLOAD 4096
+#define RX_BATCH 16 /* datagrams that a queue pair's thread takes at a time */
 #define MCAST_QPN 0xffffffu
 
 struct wire_hdr {          /* all multi-byte fields big endian */
