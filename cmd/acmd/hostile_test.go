@@ -33,7 +33,7 @@ func rss(t *testing.T, pid int) int {
 	return n
 }
 
-// Neighbours send what they should not, 10,000 datagrams a second with forged
+// Field case 32: neighbours send what they should not, 10,000 datagrams a second with forged
 // senders: each kind is counted under its reason or does no harm, memory stays
 // where it was, and meanwhile acmd resolves and is resolved as ever. How long a
 // local client waits is measured by bench/compare hostile.
