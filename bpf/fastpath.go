@@ -109,6 +109,7 @@ type Fast struct {
 	obj  fastObjects
 	iter *link.Iter
 	ops  link.Link
+	test *fastTest // until EndProof
 
 	pieces [][]byte // mapped arrays
 	meta   []fastAcmHeader
@@ -263,7 +264,7 @@ func (f *Fast) Close() error {
 	if f.meta != nil {
 		f.SetOn(false)
 	}
-	var errs []error
+	errs := []error{f.EndProof()}
 	if f.ops != nil {
 		errs = append(errs, f.ops.Close())
 	}

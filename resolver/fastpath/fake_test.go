@@ -144,6 +144,8 @@ func (k *fakeKernel) Insert(ports []uint16, done func(uint16, uint64, error)) er
 }
 
 func (k *fakeKernel) Counts() (c [bpf.NumKernelWords]uint64) { return c }
+func (k *fakeKernel) Prove() error                           { return nil }
+func (k *fakeKernel) EndProof() error                        { return nil }
 func (k *fakeKernel) Close() error {
 	defer k.lock()()
 	k.closed = true

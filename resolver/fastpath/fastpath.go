@@ -41,6 +41,8 @@ type Kernel interface {
 	DeleteSources(keys []bpf.FastKey) error
 	Insert(ports []uint16, done func(port uint16, sent uint64, err error)) error
 	Counts() [bpf.NumKernelWords]uint64
+	Prove() error
+	EndProof() error
 	Close() error
 }
 
