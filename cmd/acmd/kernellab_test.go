@@ -24,6 +24,7 @@ import (
 	"acmd/mad/umad/kernellab"
 	"acmd/resolver"
 	"acmd/resolver/acmsock"
+	"acmd/resolver/privilege"
 )
 
 // The whole daemon under a real kernel: the binaries that are shipped, on
@@ -58,10 +59,16 @@ func startLab(t *testing.T, options ...string) *kernelLab {
 // activateLab passes the daemon sockets as systemd does.
 func activateLab(t *testing.T, sockets []*os.File, options ...string) *kernelLab {
 	t.Helper()
+	return boundLab(t, nil, sockets, options...)
+}
+
+// boundLab gives the daemon no more capabilities than these; nil: all.
+func boundLab(t *testing.T, bounding *privilege.Set, sockets []*os.File, options ...string) *kernelLab {
+	t.Helper()
 	kernellab.Need(t, kernellab.Softib, kernellab.IPoIB)
 	kernellab.Control(t, "clear")
 	kernellab.Plug(t, labSource)
-	d := launchLab(t, sockets, options...)
+	d := launchBound(t, bounding, sockets, options...)
 	l := &kernelLab{daemon: d, t: t, tid: 0x33000000}
 	t.Cleanup(l.finish)
 	kernellab.Eventually(t, "acmd serves", func() bool { return strings.Contains(d.out.String(), "serving clients") })
@@ -83,6 +90,11 @@ func activateLab(t *testing.T, sockets []*os.File, options ...string) *kernelLab
 // launchLab runs the daemon; the caller ends it.
 func launchLab(t *testing.T, sockets []*os.File, options ...string) *daemon {
 	t.Helper()
+	return launchBound(t, nil, sockets, options...)
+}
+
+func launchBound(t *testing.T, bounding *privilege.Set, sockets []*os.File, options ...string) *daemon {
+	t.Helper()
 	dir := t.TempDir()
 	opts, addr := filepath.Join(dir, "opts.cfg"), filepath.Join(dir, "addr.cfg")
 	text := strings.Join(append([]string{"log_file stderr", "poll_interval 400"}, append(options, "")...), "\n")
@@ -96,8 +108,12 @@ func launchLab(t *testing.T, sockets []*os.File, options ...string) *daemon {
 	// The shell's process is the daemon's, which LISTEN_PID has to name.
 	d.Cmd = exec.Command("sh", "-c", `LISTEN_PID=$$ exec "$@"`, "sh",
 		labAcmd, "-P", "--fabric", "umad", "--run-dir", dir, "-O", opts, "-A", addr)
+	if bounding != nil {
+		d.Cmd = exec.Command(os.Args[0], append([]string{"/bin/sh"}, d.Args[1:]...)...)
+		d.Env = append(os.Environ(), boundBy(*bounding))
+	}
 	if len(sockets) > 0 {
-		d.Env, d.ExtraFiles = append(os.Environ(), fmt.Sprintf("LISTEN_FDS=%d", len(sockets))), sockets
+		d.Env, d.ExtraFiles = append(d.Environ(), fmt.Sprintf("LISTEN_FDS=%d", len(sockets))), sockets
 	}
 	d.Stdout, d.Stderr = d.out, d.out
 	if err := d.Start(); err != nil {

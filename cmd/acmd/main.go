@@ -35,7 +35,7 @@ const (
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
-	o := service.Options{Version: version, Getenv: os.Getenv}
+	o := service.Options{Version: version, Getenv: os.Getenv, DropCapabilities: true}
 	fs := flag.NewFlagSet("acmd", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.Bool("D", false, "run in the background (the default)")

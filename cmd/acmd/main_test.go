@@ -25,6 +25,7 @@ import (
 	"acmd/resolver"
 	"acmd/resolver/acmsock"
 	"acmd/resolver/control"
+	"acmd/resolver/privilege"
 )
 
 // The test binary is the daemon when this variable is set, so that signals, exit
@@ -35,6 +36,9 @@ func TestMain(m *testing.M) {
 	if spec := os.Getenv(beClient); spec != "" {
 		runClient(spec)
 		return
+	}
+	if spec := os.Getenv(beBounded); spec != "" {
+		runBounded(spec)
 	}
 	if os.Getenv(beDaemon) != "" {
 		os.Unsetenv("LISTEN_FDNAMES")
@@ -83,6 +87,9 @@ type setup struct {
 
 	program string // "": this one
 	user    uint32 // 0: ours
+
+	bounding *privilege.Set // what root is given; nil: all
+	ambient  []uintptr      // capabilities that another user starts with
 }
 
 // start runs acmd in the foreground and waits until it serves.
@@ -125,8 +132,12 @@ func launch(t *testing.T, s setup) *daemon {
 		s.program = os.Args[0]
 	}
 	d.Cmd = exec.Command(s.program, args...)
+	if s.bounding != nil {
+		d.Cmd = exec.Command(os.Args[0], append([]string{s.program}, args...)...)
+		s.env = append(s.env, boundBy(*s.bounding))
+	}
 	if s.user != 0 {
-		d.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: s.user, Gid: s.user}}
+		d.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: s.user, Gid: s.user}, AmbientCaps: s.ambient}
 	}
 	d.Env = append(append(os.Environ(), beDaemon+"=1"), s.env...)
 	d.Stdout, d.Stderr, d.ExtraFiles = d.out, d.out, s.files

@@ -178,5 +178,7 @@ func (d *Daemon) State() any {
 		"metrics":   d.metrics.state(),
 		"trace":     d.trace.state(),
 		"counters":  d.countersState(),
+
+		"capabilities": d.capabilityState(),
 	}
 }

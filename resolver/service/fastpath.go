@@ -3,6 +3,7 @@
 package service
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -25,23 +26,39 @@ func (d *Daemon) newFastPath(s *config.Settings) resolver.Mirror {
 	return d.fast
 }
 
-// startFastPath brings the fast path up once its listener is there and before
-// anybody is served. Without it clients are served as ever: what is missing is said
-// in the log and in the state.
-func (d *Daemon) startFastPath() {
+// loadFastPath has the kernel take the programs once their listener is there. nil:
+// clients are served as ever; what is missing is said in the log and in the state.
+func (d *Daemon) loadFastPath() fastpath.Kernel {
 	if d.fast == nil {
-		return
+		return nil
 	}
 	port, err := d.door.FastPort()
 	if err != nil {
 		d.fast.Fail(err)
-		return
+		return nil
 	}
 	k, err := d.fast.Load(port)
 	if err != nil {
 		d.fast.Fail(err)
+		return nil
+	}
+	return k
+}
+
+// startFastPath brings the fast path up before anybody is served. unproven is what
+// came of trying the programs after capabilities were dropped.
+func (d *Daemon) startFastPath(k fastpath.Kernel, unproven error) {
+	if k == nil {
 		return
 	}
+	if unproven != nil {
+		d.fast.Fail(errors.Join(unproven, k.Close()))
+		return
+	}
+	if err := k.EndProof(); err != nil {
+		d.log.Warn("the self-test of the fast path does not end", "err", err)
+	}
+	port, _ := d.door.FastPort()
 	d.door.UseFast(d.fast)
 	d.fast.Start(k, d.engine)
 	d.log.Info("clients on this port are answered in the kernel", "port", port, "plan", fmt.Sprintf("%+v", k.Plan()))

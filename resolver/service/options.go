@@ -30,6 +30,10 @@ type Options struct {
 
 	Getenv func(string) string // os.Getenv
 
+	// DropCapabilities has the process give up, once it is set up, what the daemon
+	// does not need to go on. It is for processes that are nothing but the daemon.
+	DropCapabilities bool
+
 	// Observe, if set, is called once with the fabric that Fabric names, before
 	// anything is asked on it: a harness counts there what really goes out.
 	Observe func(transport.Fabric)

@@ -61,6 +61,7 @@ type Daemon struct {
 	metrics metricsDoor
 	kernel  *kernelDoor // nil: not on this fabric
 	trace   fabricTrace
+	caps    capabilities
 
 	reloading sync.Mutex
 	undo      []func() error // what Stop does, last first
@@ -217,11 +218,12 @@ func (d *Daemon) startDoors(s *config.Settings, passed []int) (err error) {
 	d.onStop(ctl.Close)
 	d.serveCounters(ctl)
 	d.serveFastPath(ctl)
-	d.startFastPath()
 	ctl.Handle("POST /v1/acquire", d.serveAcquire)
+	kernel := d.loadFastPath()
+	d.startMetrics(s)
+	d.startFastPath(kernel, d.dropCapabilities(kernel)) // all that takes a privilege is open by now
 	d.ports.lend(d.door)
 	d.door.Start()
-	d.startMetrics(s)
 	if err = tellParent(d.opts.Getenv); err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 type fabricTrace struct {
 	running atomic.Pointer[bpf.Trace]
 	reason  atomic.Pointer[error] // why there is none, once that was said
-	wanted  bool                  // the fabric is the kernel's; of the topology goroutine
+	wanted  atomic.Bool           // the fabric is the kernel's, and nobody follows them yet; set and cleared on the topology goroutine
 }
 
 // state is what `acmctl state` shows.
@@ -36,7 +36,7 @@ func (d *Daemon) prepareTrace() {
 	if !strings.HasPrefix(d.opts.Fabric, "umad") {
 		return
 	}
-	d.trace.wanted = true
+	d.trace.wanted.Store(true)
 	d.ports.cfg.Asked = func(tid uint32) { d.trace.running.Load().Asked(tid) }
 	d.onStop(func() error { return d.trace.running.Load().Close() })
 }
@@ -44,18 +44,18 @@ func (d *Daemon) prepareTrace() {
 // traceFabric attaches the programs. It is tried anew when the topology changes as
 // long as the tracepoints do not exist: with the first device their modules come.
 func (d *Daemon) traceFabric() {
-	if !d.trace.wanted {
+	if !d.trace.wanted.Load() {
 		return
 	}
 	t, err := d.counters.TraceFabric()
 	if err == nil {
 		d.trace.running.Store(t)
-		d.trace.wanted = false
 		d.log.Info("SA requests are followed through the kernel")
-		return
-	}
-	if d.trace.reason.Swap(&err) == nil {
+	} else if d.trace.reason.Swap(&err) == nil {
 		d.log.Info("no latency of the fabric alone: the kernel's tracepoints are not to be had", "reason", err)
 	}
-	d.trace.wanted = errors.Is(err, os.ErrNotExist)
+	if !errors.Is(err, os.ErrNotExist) {
+		d.trace.wanted.Store(false)
+		d.releaseCapabilities(partTrace)
+	}
 }

@@ -16,7 +16,7 @@ base=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}
 export KLAB_CACHE=${KLAB_CACHE:-${base:-/tmp}/acmd-kernel-lab}
 [ $# -gt 0 ] || set -- linux-image-amd64 linux-image-6.12-amd64
 # Tests that must have passed in each run; fewer mean that they were not there.
-least_umad=21 least_rxe=3 least_acmd_rxe=1 least_acmd=20 least_ipoib=4 least_maps=11 least_fast=13
+least_umad=21 least_rxe=3 least_acmd_rxe=1 least_acmd=22 least_ipoib=4 least_maps=11 least_caps=4 least_fast=13
 
 unprepared() {
 	echo "kernel tests: $*" >&2
@@ -97,6 +97,9 @@ kernel_tests() {
 	guest "pins and plans of the fast path" $least_maps --net none -t 200 \
 		-e ACMD_CI=1 "$work/bpf.test" -test.v -test.timeout 180s \
 		-test.run '^Test(Fast|Places|Adopt|Modes|Locked|NoBPFFS|Unprivileged|Replaced|Sweep|KernelSide)' || bad=1
+	guest "capabilities" $least_caps --net none -t 300 \
+		-e ACMD_CI=1 "$work/acmd.test" -test.v -test.timeout 280s \
+		-test.run '^TestCapabilities(Dropped|ForeignDirectory|Missing|OfUser)$' || bad=1
 	# The stock librdmacm is not in the guest, and use over minutes is no matter of the kernel.
 	guest "fast path" $least_fast --net none --mem 1024 -t 600 \
 		-e ACMD_CI=1 -e ACMD_RACE=4000 "$work/service.test" -test.v -test.timeout 580s \

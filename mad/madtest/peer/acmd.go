@@ -53,7 +53,7 @@ func (f *Fabric) NodeGUID(t testing.TB, node string) mad.GUID {
 // are those of [StartIbacm], and so are addresses and defaults.
 func StartAcmd(t testing.TB, f *Fabric, node string, opts ...IbacmOption) *Acmd {
 	t.Helper()
-	fake, bin := built(t, "libfakeverbs.so"), acmdVerbs(t)
+	fake, bin := built(t, "libfakeverbs.so"), AcmdVerbs(t)
 	c := ibacmConfig{addresses: []string{node}}
 	if ip := NodeIP(node); ip != "" {
 		c.addresses = append(c.addresses, ip)
@@ -87,9 +87,9 @@ var acmdOnce struct {
 	err error
 }
 
-// acmdVerbs builds acmd with queue pairs, once per test binary, and returns its
+// AcmdVerbs builds acmd with queue pairs, once per test binary, and returns its
 // path. What others run meanwhile is replaced whole.
-func acmdVerbs(t testing.TB) string {
+func AcmdVerbs(t testing.TB) string {
 	t.Helper()
 	Need(t, "gcc", "verbs.h")
 	dir := filepath.Join(lab(t), "build")
