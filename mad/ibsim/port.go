@@ -189,8 +189,8 @@ func (p *Port) wasWoken() bool {
 	return true
 }
 
-// PollFD is the simulator's socket.
-func (p *Port) PollFD() int { return p.data }
+// PollFDs is the simulator's socket.
+func (p *Port) PollFDs() []int { return []int{p.data} }
 
 // Drive takes the socket from Go's poller while a loop waits for it: each packet
 // would wake a thread of the runtime, too, for nothing.

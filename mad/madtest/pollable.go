@@ -38,12 +38,15 @@ func testPollable(t *testing.T, e *env) {
 		}
 		s.Release()
 		for got := 0; got == 0; {
-			fds := []unix.PollFd{{Fd: int32(p.PollFD()), Events: unix.POLLIN}}
+			var fds []unix.PollFd
+			for _, fd := range p.PollFDs() {
+				fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+			}
 			n, err := unix.Poll(fds, int(AnswerTime.Milliseconds()))
 			if err == unix.EINTR {
 				continue
 			}
-			if n != 1 || err != nil {
+			if n < 1 || err != nil {
 				t.Fatalf("poll: %d, %v", n, err)
 			}
 			if got, err = p.Recv(in, past); err != nil {

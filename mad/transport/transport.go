@@ -197,10 +197,13 @@ type Port interface {
 // without a goroutine that waits in Recv.
 type Pollable interface {
 	Port
-	// PollFD is a descriptor that is readable while Recv would not wait. It is
-	// the port's: it goes away with Close, and is not to be read from.
-	PollFD() int
-	// Drive tells that a loop waits for the descriptor from now on, and calls Recv
+	// PollFDs are descriptors, one of which is readable while Recv would not wait.
+	// They are the port's: they go away with Close, and are not to be read from.
+	// They are not one, for a wake-up through an epoll descriptor of the port's own
+	// would not say any more that the waker is about to sleep, and the kernel would
+	// look for another processor.
+	PollFDs() []int
+	// Drive tells that a loop waits for the descriptors from now on, and calls Recv
 	// with deadlines in the past only; or, with false, that a goroutine waits in
 	// Recv again. It belongs to whoever may call Recv.
 	Drive(loop bool)

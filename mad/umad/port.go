@@ -93,8 +93,8 @@ func (p *Port) JoinQP(mad.GID, mad.LID, uint16) error { return nil }
 // LeaveQP implements [transport.Port].
 func (p *Port) LeaveQP(mad.GID, mad.LID) error { return nil }
 
-// PollFD implements [transport.Pollable].
-func (p *Port) PollFD() int { return p.fd }
+// PollFDs implements [transport.Pollable].
+func (p *Port) PollFDs() []int { return []int{p.fd} }
 
 // Drive implements [transport.Pollable]; Recv waits for the device itself.
 func (p *Port) Drive(bool) {}

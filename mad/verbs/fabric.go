@@ -97,7 +97,7 @@ func (f *Fabric) Open(device string, port uint8) (transport.Port, error) {
 		p.Close()
 		return nil, fmt.Errorf("verbs: %w", net.ErrClosed)
 	}
-	if p.poll >= 0 {
+	if p.kick >= 0 {
 		return pollable{p}, nil
 	}
 	return p, nil

@@ -14,9 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pollable is a port whose wrapped port is pollable, too: its descriptor is an
-// epoll descriptor that watches that one's, the completion channel, and an eventfd
-// that says to look again.
+// pollable is a port whose wrapped port is pollable, too: its descriptors are that
+// one's, the completion channel's, and an eventfd that says to look again.
 //
 // The channel has two who may wait for it. While a goroutine waits in Recv, it is
 // the goroutine that takes its events and wakes the other; a loop is woken by the
@@ -25,8 +24,10 @@ type pollable struct{ *Port }
 
 var _ transport.Pollable = pollable{}
 
-// PollFD implements [transport.Pollable].
-func (p pollable) PollFD() int { return p.poll }
+// PollFDs implements [transport.Pollable].
+func (p pollable) PollFDs() []int {
+	return append(p.inner.(transport.Pollable).PollFDs(), p.channelFD(), p.kick)
+}
 
 // TrySend implements [transport.Pollable].
 func (p pollable) TrySend(slots []*ring.Slot) (int, error) {
@@ -34,12 +35,9 @@ func (p pollable) TrySend(slots []*ring.Slot) (int, error) {
 }
 
 // watchAll makes the descriptors of a pollable port.
-func (p *Port) watchAll(inner transport.Pollable) (err error) {
+func (p *Port) watchAll() (err error) {
 	if p.kick, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
 		return os.NewSyscallError("eventfd", err)
-	}
-	if p.poll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
-		return os.NewSyscallError("epoll_create1", err)
 	}
 	if p.idle, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return os.NewSyscallError("epoll_create1", err)
@@ -48,17 +46,7 @@ func (p *Port) watchAll(inner transport.Pollable) (err error) {
 	if err := unix.SetNonblock(channel, true); err != nil {
 		return os.NewSyscallError("fcntl", err)
 	}
-	for _, w := range []struct {
-		epoll, fd int
-		events    uint32
-	}{
-		{p.poll, inner.PollFD(), unix.EPOLLIN}, {p.poll, p.kick, unix.EPOLLIN}, {p.poll, channel, 0}, {p.idle, channel, unix.EPOLLIN},
-	} {
-		if err := unix.EpollCtl(w.epoll, unix.EPOLL_CTL_ADD, w.fd, &unix.EpollEvent{Events: w.events, Fd: int32(w.fd)}); err != nil {
-			return os.NewSyscallError("epoll_ctl", err)
-		}
-	}
-	return nil
+	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(p.idle, unix.EPOLL_CTL_ADD, channel, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(channel)}))
 }
 
 // channelFD is the descriptor of the completion channel, which is libibverbs'.
@@ -71,20 +59,18 @@ func (p pollable) Drive(loop bool) {
 	}
 	defer p.gate.Leave()
 	p.driven.Store(loop)
-	from, to := p.idle, p.poll
-	if !loop {
-		from, to = to, from
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(p.channelFD())}
+	if loop {
+		ev.Events = 0
 	}
-	fd := p.channelFD()
-	// Both are there: nothing to fail. The one that watches again may not tell of what
+	// It is there: nothing to fail. When it is watched again it may not tell of what
 	// came before: whoever has the port now looks by itself.
-	_ = unix.EpollCtl(from, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Fd: int32(fd)})
-	_ = unix.EpollCtl(to, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
+	_ = unix.EpollCtl(p.idle, unix.EPOLL_CTL_MOD, int(ev.Fd), &ev)
 	p.fresh.Store(true)
 	p.inner.(transport.Pollable).Drive(loop)
 }
 
-// signal makes the descriptor readable, unsignal undoes it. Neither blocks.
+// signal makes the eventfd readable, unsignal undoes it. Neither blocks.
 func (p *Port) signal() {
 	if p.kick >= 0 {
 		one := [8]byte{1, 1, 1, 1, 1, 1, 1, 1} // any number but 0, in either byte order
@@ -100,7 +86,7 @@ func (p *Port) unsignal() {
 }
 
 func (p *Port) unwatch() {
-	for _, fd := range []int{p.poll, p.kick, p.idle} {
+	for _, fd := range []int{p.kick, p.idle} {
 		if fd >= 0 {
 			unix.Close(fd)
 		}

@@ -31,8 +31,7 @@ type Port struct {
 	dev    *device
 	depth  int // receive buffers of a queue pair
 	gate   *transport.Gate
-	poll   int // epoll descriptor of a pollable port, else -1
-	kick   int // its eventfd: there may be completions to look at
+	kick   int // eventfd of a pollable port, else -1: there may be completions to look at
 	idle   int // its epoll descriptor for completions while no loop has it
 
 	woken  atomic.Bool
@@ -71,7 +70,7 @@ func newPort(f *Fabric, inner transport.Port, name string, info *transport.PortI
 	if err != nil {
 		return nil, err
 	}
-	p := &Port{fabric: f, device: name, num: info.Num, inner: inner, ring: r, gate: transport.NewGate(), poll: -1, kick: -1, idle: -1, base: time.Now()}
+	p := &Port{fabric: f, device: name, num: info.Num, inner: inner, ring: r, gate: transport.NewGate(), kick: -1, idle: -1, base: time.Now()}
 	p.asked.Store(math.MinInt64 / 2)
 	p.qps.Store(&[]*queuePair{})
 	defer func() {
@@ -90,8 +89,8 @@ func newPort(f *Fabric, inner transport.Port, name string, info *transport.PortI
 	p.caps = inner.Caps()
 	p.caps.Multicast, p.caps.Listens, p.caps.QPN = true, true, p.first.qpn()
 	completions := p.channelFD()
-	if in, ok := inner.(transport.Pollable); ok {
-		if err = p.watchAll(in); err != nil {
+	if _, ok := inner.(transport.Pollable); ok {
+		if err = p.watchAll(); err != nil {
 			return nil, err
 		}
 		completions = p.idle

@@ -14,7 +14,7 @@ import (
 // reads from a client, asks, is answered and writes back then costs no change of
 // thread. [acmd/resolver/sa.Client] has these methods and says what they do.
 type Port interface {
-	PollFD() int
+	PollFDs() []int
 	Busy() bool
 	Want(wake func())
 	Take() bool
@@ -33,7 +33,7 @@ const (
 // driven is one port as the loop sees it.
 type driven struct {
 	port     Port
-	fd       int
+	fds      []int // while it is mine
 	mine     bool
 	readable bool
 	used     int64 // when it last had work, loop's clock
@@ -102,11 +102,14 @@ func (l *loop) drive() {
 }
 
 func (l *loop) begin(d *driven) bool {
-	d.fd = d.port.PollFD()
-	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(d.fd), Pad: markPort}
-	if unix.EpollCtl(l.ep, unix.EPOLL_CTL_ADD, d.fd, &ev) != nil {
-		d.port.GiveBack()
-		return false
+	d.fds = d.port.PollFDs()
+	for i, fd := range d.fds {
+		ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd), Pad: markPort}
+		if unix.EpollCtl(l.ep, unix.EPOLL_CTL_ADD, fd, &ev) != nil {
+			l.unwatch(d.fds[:i])
+			d.port.GiveBack()
+			return false
+		}
 	}
 	d.mine, d.readable, d.used = true, true, l.clock()
 	l.driving++
@@ -135,9 +138,15 @@ func (l *loop) giveBack(d *driven) {
 	if d.mine {
 		d.mine = false
 		l.driving--
-		_ = unix.EpollCtl(l.ep, unix.EPOLL_CTL_DEL, d.fd, nil) // the port may have closed it
+		l.unwatch(d.fds)
 	}
 	d.port.GiveBack()
+}
+
+func (l *loop) unwatch(fds []int) {
+	for _, fd := range fds {
+		_ = unix.EpollCtl(l.ep, unix.EPOLL_CTL_DEL, fd, nil) // the port may have closed it
+	}
 }
 
 // followPorts takes over the server's list.
@@ -158,10 +167,10 @@ func (l *loop) followPorts(list *[]Port) {
 	}
 }
 
-// portReadable marks the port with this descriptor.
+// portReadable marks the port that has this descriptor.
 func (l *loop) portReadable(fd int) {
 	for i := range l.ports {
-		if d := &l.ports[i]; d.mine && d.fd == fd {
+		if d := &l.ports[i]; d.mine && slices.Contains(d.fds, fd) {
 			d.readable = true
 		}
 	}

@@ -36,8 +36,8 @@ func newFakePort(t *testing.T, f *fakeResolver) *fakePort {
 	return &fakePort{f: f, fd: fd}
 }
 
-func (p *fakePort) PollFD() int { return p.fd }
-func (p *fakePort) Busy() bool  { return p.f.waiting() > 0 }
+func (p *fakePort) PollFDs() []int { return []int{p.fd} }
+func (p *fakePort) Busy() bool     { return p.f.waiting() > 0 }
 
 func (p *fakePort) Want(wake func()) {
 	p.mu.Lock()

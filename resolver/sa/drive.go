@@ -20,8 +20,8 @@ const (
 // Pollable reports whether an event loop can have the client's turns.
 func (c *Client) Pollable() bool { return c.poll != nil }
 
-// PollFD is readable when [Client.Turn] should receive.
-func (c *Client) PollFD() int { return c.poll.PollFD() }
+// PollFDs are descriptors; [Client.Turn] should receive when one is readable.
+func (c *Client) PollFDs() []int { return c.poll.PollFDs() }
 
 // Busy reports whether questions are in hand, or others have engaged the client.
 func (c *Client) Busy() bool { return c.pending.Load() > 0 || c.engaged.Load() > 0 }

@@ -26,7 +26,7 @@ type pollPort struct {
 
 var _ transport.Pollable = (*pollPort)(nil)
 
-func (p *pollPort) PollFD() int { return -1 }
+func (p *pollPort) PollFDs() []int { return nil }
 
 func (p *pollPort) Drive(loop bool) { p.driven.Store(loop) }
 
