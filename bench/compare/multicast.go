@@ -175,7 +175,7 @@ func (b *bench) multicast() {
 	}
 	s.ask(b, &askers[0], 16) // the first questions after a sweep are slow
 	b.eachRound(turns...)
-	t := newTable("who", "route_prot", "clients", "dead one", "addresses/s", "all runs", "p50 us", "p99 us", "own CPU s/1M", "peer's CPU s/1M", "passes", "p50 us", "p99 us", "all runs")
+	t := newTable("who", "route_prot", "clients", "dead one", "addresses/s", "all runs", "p50 us", "p99 us", "own CPU s/1M", "peer's CPU s/1M", "passes", "p50 us of all", "p99 us of all", "all runs")
 	all := func(q float64) func(*asked) float64 { return func(r *asked) float64 { return r.quantile(q) } }
 	for _, c := range clients {
 		for i := range askers {
