@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -87,60 +88,84 @@ func soakTime() time.Duration {
 	return d
 }
 
+// soak counts what became of the requests of a soak.
+type soak struct{ asked, answered, paths, misses, flushed, timedOut, conns atomic.Uint64 }
+
+// soakNodes are asked for all the time, the nodes behind them once in a while.
+const soakNodes = 50
+
+// client asks on one connection after the other, as a process does that comes and
+// goes, until end.
+func (c *soak) client(t *testing.T, s *fastSite, seed uint64, end time.Time, want [][][]byte) {
+	r := rand.New(rand.NewPCG(seed, 3))
+	for time.Now().Before(end) && !t.Failed() {
+		k := s.dial(t)
+		c.conns.Add(1)
+		for i := range 1 + r.IntN(2000) {
+			shape := r.IntN(len(shapes))
+			node := 1 + r.IntN(soakNodes)
+			if r.IntN(100) == 0 {
+				node = soakNodes + 1 + r.IntN(2900)
+			}
+			req := s.request(shapes[shape], uint64(1+i), node)
+			k.send(req)
+			c.asked.Add(1)
+			got := k.message()
+			c.answered.Add(1)
+			if !bytes.Equal(got[8:16], req[8:16]) {
+				t.Errorf("a reply to another request: %x to %x", got, req)
+			}
+			switch {
+			case got[2] == byte(resolver.StatusNoData) && node > soakNodes:
+				c.misses.Add(1)
+			case got[2] == byte(resolver.StatusNoData):
+				c.flushed.Add(1) // nobody waits on a connection of the map
+			case got[2] == byte(resolver.StatusTimedOut):
+				c.timedOut.Add(1)
+			case node > soakNodes:
+				c.paths.Add(1)
+				if gid := s.f.GID(node, 1); !bytes.Equal(got[32:48], gid[:]) {
+					t.Errorf("path to %x, want %v", got[32:48], gid)
+				}
+			default:
+				c.paths.Add(1)
+				w := bytes.Clone(want[shape][node])
+				copy(w[8:16], req[8:16])
+				if !bytes.Equal(got, w) {
+					t.Errorf("got %x\nwant %x", got, w)
+				}
+			}
+		}
+		if r.IntN(4) == 0 { // leave with a reply unread
+			k.send(s.request(shapes[2], 9, 1))
+		}
+		k.close()
+	}
+}
+
 // Everything at once: hits on many connections, one of a hundred for a path that is
 // unknown, flushes, connections that come and go, the switch. Nothing is wrong,
-// nothing is lost, and memory stays.
+// nothing is lost, and memory stays. What is no path is told apart: a path that
+// nobody knew yet or that was flushed has no data for a moment; a request that
+// timed out is one that was served badly, which a few may be on a busy machine.
 func TestFastPathSoak(t *testing.T) {
 	s := startFast(t, "kernel")
 	want := make([][][]byte, len(shapes))
 	for i, h := range shapes {
-		want[i] = make([][]byte, 51)
-		for node := 1; node <= 50; node++ {
+		want[i] = make([][]byte, soakNodes+1)
+		for node := 1; node <= soakNodes; node++ {
 			want[i][node] = s.want(s.request(h, 0, node))
 		}
 	}
-	s.forget(51, 3000)
-	var asked, answered, nodata, conns atomic.Uint64
-	end := time.Now().Add(soakTime())
+	s.forget(soakNodes+1, 3000)
+	goroutines, open := runtime.NumGoroutine(), s.door.Stats().Open
+	const clients = 8
+	var c soak
+	length := soakTime()
+	end := time.Now().Add(length)
 	var wg sync.WaitGroup
-	for c := range 8 {
-		wg.Go(func() {
-			r := rand.New(rand.NewPCG(uint64(c), 3))
-			for time.Now().Before(end) && !t.Failed() {
-				k := s.dial(t)
-				conns.Add(1)
-				for i := range 1 + r.IntN(2000) {
-					shape := r.IntN(len(shapes))
-					node := 1 + r.IntN(50)
-					if r.IntN(100) == 0 {
-						node = 51 + r.IntN(2900)
-					}
-					req := s.request(shapes[shape], uint64(1+i), node)
-					k.send(req)
-					asked.Add(1)
-					got := k.message()
-					answered.Add(1)
-					switch {
-					case got[2] == byte(resolver.StatusNoData), got[2] == byte(resolver.StatusTimedOut):
-						nodata.Add(1) // as its path is flushed faster than it is found
-					case node > 50:
-						if gid := s.f.GID(node, 1); !bytes.Equal(got[32:48], gid[:]) {
-							t.Errorf("path to %x, want %v", got[32:48], gid)
-						}
-					default:
-						w := bytes.Clone(want[shape][node])
-						copy(w[8:16], req[8:16])
-						if !bytes.Equal(got, w) {
-							t.Errorf("got %x\nwant %x", got, w)
-						}
-					}
-				}
-				if r.IntN(4) == 0 { // leave with a reply unread
-					k.send(s.request(shapes[2], 9, 1))
-				}
-				k.close()
-			}
-		})
+	for i := range uint64(clients) {
+		wg.Go(func() { c.client(t, s, i, end, want) })
 	}
 	wg.Go(func() {
 		for i := 0; time.Now().Before(end); i++ {
@@ -153,37 +178,64 @@ func TestFastPathSoak(t *testing.T) {
 					t.Error(err)
 				}
 			default:
-				s.engine.FlushDest(resolver.IPAddr(fabric.IPv4(1+i%50, 1)))
+				s.engine.FlushDest(resolver.IPAddr(fabric.IPv4(1+i%soakNodes, 1)))
 			}
 		}
 	})
-	var first, last [2]uint64 // heap, kernel's slab, after a quarter of the time and at its end
-	time.Sleep(soakTime() / 4)
-	first = memory()
+	time.Sleep(length / 4)
+	first := memory()
 	wg.Wait()
-	last = memory()
-	t.Logf("%d asked, %d answered, %d without data, %d connections, heap %d -> %d KiB, slab %d -> %d KiB",
-		asked.Load(), answered.Load(), nodata.Load(), conns.Load(), first[0], last[0], first[1], last[1])
+	last := memory()
+	t.Logf("%d asked, %d answered: %d paths, %d hits in the kernel; without data %d misses and %d flushed; %d timed out; %d connections",
+		c.asked.Load(), c.answered.Load(), c.paths.Load(), s.hits(), c.misses.Load(), c.flushed.Load(), c.timedOut.Load(), c.conns.Load())
+	t.Logf("KiB after a quarter and at the end: heap %d -> %d, resident %d -> %d, the host's slab %d -> %d",
+		first.heap, last.heap, first.resident, last.resident, first.slab, last.slab)
 	t.Logf("%+v", s.fast.State())
-	if asked.Load() != answered.Load() || s.hits() == 0 {
-		t.Errorf("%d asked, %d answered, %d hits", asked.Load(), answered.Load(), s.hits())
+	if c.asked.Load() != c.answered.Load() {
+		t.Errorf("%d asked, %d answered", c.asked.Load(), c.answered.Load())
 	}
-	if last[0] > 2*first[0]+64<<10 {
-		t.Errorf("the heap grew from %d to %d KiB", first[0], last[0])
+	// A flush of everything each second makes all of it be looked up again, which
+	// takes its time where others have the processors.
+	if bad := c.asked.Load() - c.paths.Load(); bad > c.asked.Load()/2 || s.hits() < c.paths.Load()/100 {
+		t.Errorf("of %d requests %d have no path, and %d were answered by the kernel", c.asked.Load(), bad, s.hits())
+	}
+	if c.timedOut.Load() > 10+c.asked.Load()/1000 {
+		t.Errorf("%d requests of %d timed out", c.timedOut.Load(), c.asked.Load())
+	}
+	// In a short soak what can be asked for is still being found.
+	slack := uint64(64 << 10)
+	if length >= time.Minute {
+		slack = 8 << 10
+	}
+	if last.heap > first.heap+first.heap/4+slack || last.resident > first.resident+first.resident/4+slack {
+		t.Errorf("memory grew: heap %d to %d KiB, resident %d to %d KiB", first.heap, last.heap, first.resident, last.resident)
+	}
+	for end := time.Now().Add(patience); s.door.Stats().Open > open || runtime.NumGoroutine() > goroutines; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d connections and %d goroutines are left, were %d and %d",
+				s.door.Stats().Open, runtime.NumGoroutine(), open, goroutines)
+		}
 	}
 }
 
-// memory is what the process and the kernel use, in KiB.
-func memory() (m [2]uint64) {
-	runtime.GC()
+// usage is memory in KiB: of the process, and the whole host's slab, where clients'
+// unread answers would show.
+type usage struct{ heap, resident, slab uint64 }
+
+func memory() (m usage) {
+	debug.FreeOSMemory()
 	var ms runtime.MemStats
 	runtime.ReadMemStats(&ms)
-	m[0] = ms.HeapAlloc >> 10
-	b, _ := os.ReadFile("/proc/meminfo")
-	for line := range strings.Lines(string(b)) {
-		if f := strings.Fields(line); len(f) > 1 && f[0] == "Slab:" {
-			m[1], _ = strconv.ParseUint(f[1], 10, 64)
+	m.heap = ms.HeapAlloc >> 10
+	field := func(file, name string) (n uint64) {
+		b, _ := os.ReadFile(file)
+		for line := range strings.Lines(string(b)) {
+			if f := strings.Fields(line); len(f) > 1 && f[0] == name {
+				n, _ = strconv.ParseUint(f[1], 10, 64)
+			}
 		}
+		return n
 	}
+	m.resident, m.slab = field("/proc/self/status", "VmRSS:"), field("/proc/meminfo", "Slab:")
 	return m
 }
