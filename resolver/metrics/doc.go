@@ -19,6 +19,19 @@
 // buckets, one for each power of four, and as native histogram of schema 2, four
 // buckets for each power of two.
 //
+// They are told apart by what answered, which is what they depend on, and not by
+// transport: the kernel answers on TCP alone, and of the daemon's own answers a door
+// adds no more than its system call. What each door has, and with which outcome, is
+// in requests_total and responses_total. A histogram for each door and source would
+// be four times the pinned memory for that.
+//
+// What is counted in the maps of package bpf goes on over a restart: the totals of
+// the ACM protocol, requests and replies, durations, and what the kernel counts. The
+// figures of the rooms (clients, engine, cache, ports, the ACM protocol between
+// daemons, queue pairs) begin with the process, as Prometheus expects of a counter.
+// Those of the ACM protocol describe a process: memberships, neighbours that it has
+// heard and bounds that it hit; nobody reads them after its end.
+//
 // dashboards/ and rules/ hold a Grafana dashboard and alert rules for these names;
 // the tests run each of their queries on a real Prometheus.
 package metrics
