@@ -49,6 +49,11 @@ func (h *UserHeader) GID() GID          { return GID(h[36:52]) }
 func (h *UserHeader) FlowLabel() uint32 { return binary.BigEndian.Uint32(h[52:]) }
 func (h *UserHeader) PKeyIndex() uint16 { return he.Uint16(h[56:]) }
 
+// StaticRate is the most that a send may be sent with, 0 for the port's own rate.
+// It is ours, in a byte that the kernel reserves and passes over: only queue pairs
+// of our own have such a limit (IBTA vol. 1, 9.11).
+func (h *UserHeader) StaticRate() Rate { return Rate(h[58]) }
+
 func (h *UserHeader) SetAgent(v uint32)       { he.PutUint32(h[0:], v) }
 func (h *UserHeader) SetStatus(v uint32)      { he.PutUint32(h[4:], v) }
 func (h *UserHeader) SetTimeoutMS(v uint32)   { he.PutUint32(h[8:], v) }
@@ -61,6 +66,7 @@ func (h *UserHeader) SetSL(v uint8)           { h[30] = v }
 func (h *UserHeader) SetPathBits(v uint8)     { h[31] = v }
 func (h *UserHeader) SetGIDIndex(v uint8)     { h[33] = v }
 func (h *UserHeader) SetPKeyIndex(v uint16)   { he.PutUint16(h[56:], v) }
+func (h *UserHeader) SetStaticRate(v Rate)    { h[58] = uint8(v) }
 func (h *UserHeader) SetHopLimit(v uint8)     { h[34] = v }
 func (h *UserHeader) SetTrafficClass(v uint8) { h[35] = v }
 func (h *UserHeader) SetFlowLabel(v uint32)   { binary.BigEndian.PutUint32(h[52:], v) }

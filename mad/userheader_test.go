@@ -44,7 +44,7 @@ func TestUserHeaderGoldenSend(t *testing.T) {
 func TestUserHeaderGoldenAll(t *testing.T) {
 	want := hostOrder(unhex(t, `
 		04030201 6e000000 14131211 24232221 34333231 00fffffe 80010000 c123 0e 7f
-		01 05 40 aa fe80000000000000 00000000001000ff 000abcde 0900 000000000000`))
+		01 05 40 aa fe80000000000000 00000000001000ff 000abcde 0900 07 0000000000`))
 	gid := MakeGID(0xfe80<<48, 0x1000ff)
 	var h UserHeader
 	h.SetAgent(0x01020304)
@@ -63,6 +63,7 @@ func TestUserHeaderGoldenAll(t *testing.T) {
 	h.SetTrafficClass(0xaa)
 	h.SetFlowLabel(0xabcde)
 	h.SetPKeyIndex(9)
+	h.SetStaticRate(7)
 	if !bytes.Equal(h[:], want) {
 		t.Fatalf("got  %x\nwant %x", h[:], want)
 	}
@@ -73,7 +74,7 @@ func TestUserHeaderGoldenAll(t *testing.T) {
 	if h.QPN() != 0xfffffe || h.QKey() != 0x80010000 || h.LID() != 49443 || h.SL() != 14 || h.PathBits() != 0x7f {
 		t.Errorf("address: %#x %#x %d %d %#x", h.QPN(), h.QKey(), h.LID(), h.SL(), h.PathBits())
 	}
-	if !h.HasGRH() || h.GIDIndex() != 5 || h.HopLimit() != 64 || h.TrafficClass() != 0xaa || h.GID() != gid || h.FlowLabel() != 0xabcde || h.PKeyIndex() != 9 {
+	if !h.HasGRH() || h.GIDIndex() != 5 || h.HopLimit() != 64 || h.TrafficClass() != 0xaa || h.GID() != gid || h.FlowLabel() != 0xabcde || h.PKeyIndex() != 9 || h.StaticRate() != 7 {
 		t.Errorf("GRH: %v %d %d %#x %v %#x %d", h.HasGRH(), h.GIDIndex(), h.HopLimit(), h.TrafficClass(), h.GID(), h.FlowLabel(), h.PKeyIndex())
 	}
 }
@@ -82,7 +83,7 @@ func TestUserHeaderGoldenAll(t *testing.T) {
 func TestUserHeaderRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		u32 := rapid.SliceOfN(rapid.Uint32(), 8, 8).Draw(t, "words")
-		u8 := rapid.SliceOfN(rapid.Byte(), 5, 5).Draw(t, "bytes")
+		u8 := rapid.SliceOfN(rapid.Byte(), 6, 6).Draw(t, "bytes")
 		lid, index := LID(rapid.Uint16().Draw(t, "lid")), rapid.Uint16().Draw(t, "pkey index")
 		gid := GID(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "gid"))
 		var h UserHeader
@@ -92,7 +93,7 @@ func TestUserHeaderRoundTrip(t *testing.T) {
 			func() { h.SetQKey(QKey(u32[6])) }, func() { h.SetFlowLabel(u32[7]) }, func() { h.SetLID(lid) },
 			func() { h.SetSL(u8[0]) }, func() { h.SetPathBits(u8[1]) }, func() { h.SetGIDIndex(u8[2]) },
 			func() { h.SetHopLimit(u8[3]) }, func() { h.SetTrafficClass(u8[4]) }, func() { h.SetGID(gid) },
-			func() { h.SetPKeyIndex(index) },
+			func() { h.SetPKeyIndex(index) }, func() { h.SetStaticRate(Rate(u8[5])) },
 		}
 		for _, f := range rapid.Permutation(set).Draw(t, "order") {
 			f()
@@ -103,7 +104,7 @@ func TestUserHeaderRoundTrip(t *testing.T) {
 				t.Fatalf("word %d: %#x, want %#x", i, got[i], u32[i])
 			}
 		}
-		small := []uint8{h.SL(), h.PathBits(), h.GIDIndex(), h.HopLimit(), h.TrafficClass()}
+		small := []uint8{h.SL(), h.PathBits(), h.GIDIndex(), h.HopLimit(), h.TrafficClass(), uint8(h.StaticRate())}
 		if !bytes.Equal(small, u8) || h.LID() != lid || h.PKeyIndex() != index || h.GID() != gid || !h.HasGRH() {
 			t.Fatalf("read back %x", h[:])
 		}

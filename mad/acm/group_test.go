@@ -97,3 +97,17 @@ func TestRateFromWidthSpeed(t *testing.T) {
 		}
 	}
 }
+
+// Each code that a link can have is known; 0 means the largest, 1 is reserved.
+func TestKnownRate(t *testing.T) {
+	for _, r := range rateCode {
+		if !KnownRate(r) {
+			t.Errorf("rate code %d", r)
+		}
+	}
+	for _, r := range []mad.Rate{0, 1, 25, 63} {
+		if KnownRate(r) {
+			t.Errorf("rate code %d has no meaning", r)
+		}
+	}
+}

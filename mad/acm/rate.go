@@ -13,6 +13,10 @@ func RateFromWidthSpeed(width uint8, speed uint16) mad.Rate {
 	return rateCode[lanes(width)*laneSpeed(speed)]
 }
 
+// KnownRate reports whether a rate code has a meaning, the same one in records and
+// in address handles (IBTA vol. 1, PathRecord; enum ibv_rate).
+func KnownRate(r mad.Rate) bool { return 2 <= r && r <= 24 }
+
 // lanes is the number of lanes by width code, 0 if there is no such code.
 func lanes(width uint8) int {
 	switch width {

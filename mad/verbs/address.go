@@ -24,6 +24,7 @@ type addressCache struct {
 func (c *addressCache) get(p *Port, h *mad.UserHeader) (*C.struct_ibv_ah, error) {
 	a := C.struct_acm_address{
 		dlid: C.uint16_t(h.LID()), sl: C.uint8_t(h.SL()), path_bits: C.uint8_t(h.PathBits()), port: C.uint8_t(p.num),
+		static_rate: C.uint8_t(h.StaticRate()), // the codes are those of enum ibv_rate
 	}
 	if h.HasGRH() {
 		for i, b := range h.GID() {

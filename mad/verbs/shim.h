@@ -142,7 +142,7 @@ struct acm_address {
 	uint8_t dgid[16];
 	uint32_t flow_label;
 	uint16_t dlid;
-	uint8_t sl, path_bits, port, gid_index, hop_limit, traffic_class, global;
+	uint8_t sl, path_bits, port, static_rate, gid_index, hop_limit, traffic_class, global;
 };
 
 static inline struct ibv_ah *acm_create_ah(struct ibv_pd *pd, const struct acm_address *to)
@@ -152,6 +152,7 @@ static inline struct ibv_ah *acm_create_ah(struct ibv_pd *pd, const struct acm_a
 		.sl = to->sl,
 		.src_path_bits = to->path_bits,
 		.port_num = to->port,
+		.static_rate = to->static_rate,
 		.is_global = to->global,
 	};
 

@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -193,6 +194,28 @@ func (l *lab) to(s *ring.Slot, m *mad.Packet) {
 	h.SetQKey(mad.WellKnownQKey)
 	h.SetSL(2)
 	h.SetHopLimit(9)
+}
+
+// A datagram's rate is its address handle's: two rates are two handles.
+func TestStaticRate(t *testing.T) {
+	l := newLab(t, Config{})
+	l.join()
+	out := l.slots(1)
+	defer release(out)
+	for _, rate := range []mad.Rate{3, 7, 3} {
+		l.to(out[0], request(uint64(rate)))
+		out[0].Header().SetStaticRate(rate)
+		if n, err := l.port.Send(out); n != 1 || err != nil {
+			t.Fatalf("%d, %v", n, err)
+		}
+	}
+	rates := map[mad.Rate]int{}
+	for a := range l.port.first.ahs.young {
+		rates[mad.Rate(a.static_rate)]++
+	}
+	if want := map[mad.Rate]int{3: 1, 7: 1}; !maps.Equal(rates, want) {
+		t.Errorf("handles by rate: %v, want %v", rates, want)
+	}
 }
 
 func TestConformance(t *testing.T) {

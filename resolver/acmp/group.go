@@ -5,6 +5,7 @@ package acmp
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"acmd/mad"
@@ -40,7 +41,7 @@ type group struct {
 	rate mad.Rate
 
 	joined  bool
-	joining bool      // a join is with the SA
+	joining bool      // a join is with the SA, or with the adapter
 	again   bool      // another one is due when it is back
 	kicked  bool      // the timer is for a join that was asked for
 	since   time.Time // joins are tried since
@@ -95,13 +96,48 @@ func (g *group) join() {
 	c.Do(&sa.Query{Method: mad.MethodSet, Attr: madsa.AttrMCMemberRecord, Mask: joinMask, Data: r[:], Tries: 1}, g.joinDone)
 }
 
+// joinDone takes the SA's answer, and attaches the queue pair to the common group.
 func (g *group) joinDone(r *sa.Result) {
+	if r.Err != nil {
+		g.joinOver(nil, r.Err)
+		return
+	}
+	p, rec := g.m.port, *madsa.Member(r.Packet)
+	if err := g.accept(&rec); err != nil || g != g.m.groups[0] || g.m.gone {
+		g.joinOver(&rec, err)
+		return
+	}
+	mlid := rec.MLID()
+	if g.joined && g.rec.MLID() != mlid {
+		p.client.LeaveQP(g.mgid, g.rec.MLID()) // gone with the SM that gave it
+	}
+	p.client.JoinQP(g.mgid, mlid, g.m.ep.PKeyIndex, func(err error) {
+		if err != nil {
+			err = fmt.Errorf("attach to LID %d: %w", mlid, err)
+		} else if g.m.gone && !p.wants(g.mgid) {
+			p.client.LeaveQP(g.mgid, mlid) // left meanwhile
+		}
+		g.joinOver(&rec, err)
+	})
+}
+
+// accept looks at the SA's record of the group.
+func (g *group) accept(r *madsa.MCMemberRecord) error {
+	if mlid := r.MLID(); r.MGID() != g.mgid || mlid.IsUnicast() || mlid == 0 || mlid == 0xffff {
+		return fmt.Errorf("SA answered with group %v, LID %d", r.MGID(), mlid)
+	}
+	return nil
+}
+
+// wants reports whether any endpoint of the port is to be in a group.
+func (p *port) wants(mgid mad.GID) bool {
+	return slices.ContainsFunc(p.members, func(m *member) bool { return m.groups[0].mgid == mgid })
+}
+
+// joinOver ends a join with the SA's record of the group, or with an error.
+func (g *group) joinOver(rec *madsa.MCMemberRecord, err error) {
 	g.joining = false
 	p := g.m.port
-	err := r.Err
-	if err == nil {
-		err = g.accept(madsa.Member(r.Packet))
-	}
 	if g.m.gone || p.ended != nil || errors.Is(err, sa.ErrClosed) {
 		return
 	}
@@ -109,6 +145,10 @@ func (g *group) joinDone(r *sa.Result) {
 		g.failed(err)
 		return
 	}
+	if !g.joined {
+		p.src.log.Info("acm: joined", "device", p.key.device, "port", p.key.num, "pkey", g.m.ep.PKey, "group", g.mgid, "mlid", rec.MLID())
+	}
+	g.rec, g.joined = *rec, true
 	g.since, g.err = time.Now(), nil
 	p.client.Stop(&g.timer)
 	if g.again {
@@ -117,28 +157,6 @@ func (g *group) joinDone(r *sa.Result) {
 	}
 	p.publish()
 	g.m.pump()
-}
-
-// accept takes the SA's record of the group.
-func (g *group) accept(r *madsa.MCMemberRecord) error {
-	p := g.m.port
-	mlid := r.MLID()
-	if r.MGID() != g.mgid || mlid.IsUnicast() || mlid == 0 || mlid == 0xffff {
-		return fmt.Errorf("SA answered with group %v, LID %d", r.MGID(), mlid)
-	}
-	if g == g.m.groups[0] && !g.m.gone {
-		if g.joined && g.rec.MLID() != mlid {
-			_ = p.client.LeaveQP(g.mgid, g.rec.MLID()) // gone with the SM that gave it
-		}
-		if err := p.client.JoinQP(g.mgid, mlid, g.m.ep.PKeyIndex); err != nil {
-			return fmt.Errorf("attach to LID %d: %w", mlid, err)
-		}
-	}
-	if !g.joined {
-		p.src.log.Info("acm: joined", "device", p.key.device, "port", p.key.num, "pkey", g.m.ep.PKey, "group", g.mgid, "mlid", mlid)
-	}
-	g.rec, g.joined = *r, true
-	return nil
 }
 
 // failed plans the next join. A membership from before stays in use: if the SM
@@ -183,7 +201,7 @@ func (g *group) leave() {
 		}
 	}
 	if g == g.m.groups[0] {
-		_ = p.client.LeaveQP(g.mgid, g.rec.MLID()) // nothing is received any more either way
+		p.client.LeaveQP(g.mgid, g.rec.MLID())
 	}
 	if p.client.Info().State != mad.PortActive {
 		return

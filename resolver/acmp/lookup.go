@@ -157,6 +157,9 @@ func (m *member) address(h *mad.UserHeader, g *group, to mad.GID) {
 	h.SetFlowLabel(g.rec.FlowLabel())
 	h.SetHopLimit(g.rec.HopLimit())
 	h.SetTrafficClass(g.rec.TClass())
+	if _, rate := g.rec.Rate(); acm.KnownRate(rate) { // an adapter may refuse others (field case 56)
+		h.SetStaticRate(rate)
+	}
 	h.SetGIDIndex(m.gidIndex())
 }
 

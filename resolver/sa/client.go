@@ -81,6 +81,7 @@ type Client struct {
 	result   Result               // handed to callbacks
 	warned   map[string]time.Time // log lines by kind, for their rate
 	notices  notices              // the subscription to them
+	slow     []func()             // what waits for the goroutine, as it may block
 }
 
 // Batch sizes. More than the largest automatic window is of no use.
@@ -275,12 +276,18 @@ func (c *Client) Info() *transport.PortInfo { return c.info.Load() }
 // Caps says what the port can do.
 func (c *Client) Caps() transport.Caps { return c.caps }
 
-// JoinQP and LeaveQP pass a group membership on to the port.
-// Owner goroutine only.
-func (c *Client) JoinQP(mgid mad.GID, mlid mad.LID, pkeyIndex uint16) error {
-	return c.port.JoinQP(mgid, mlid, pkeyIndex)
+// JoinQP passes a group membership on to the port, and calls done with what that
+// gave. An adapter may take its time: in a loop's turn it waits until the loop has
+// given the client back, which it is then told to do. Owner goroutine only.
+func (c *Client) JoinQP(mgid mad.GID, mlid mad.LID, pkeyIndex uint16, done func(error)) {
+	c.apart(func() { done(c.port.JoinQP(mgid, mlid, pkeyIndex)) })
 }
-func (c *Client) LeaveQP(mgid mad.GID, mlid mad.LID) error { return c.port.LeaveQP(mgid, mlid) }
+
+// LeaveQP undoes JoinQP, in the order of the calls. Owner goroutine only.
+func (c *Client) LeaveQP(mgid mad.GID, mlid mad.LID) {
+	// An error means that nothing is received any more either way.
+	c.apart(func() { _ = c.port.LeaveQP(mgid, mlid) })
+}
 
 // Done is closed when the owner goroutine has ended: after Close, or because the
 // device is gone. Err then says why.

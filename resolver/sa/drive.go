@@ -81,6 +81,24 @@ func (c *Client) lend() bool {
 	return true
 }
 
+// apart runs fn, which may block, now or as soon as no loop has the turns.
+func (c *Client) apart(fn func()) {
+	if c.owner.Load() == ownerLoop {
+		c.slow = append(c.slow, fn)
+		return
+	}
+	fn()
+}
+
+// unhurried runs what could not run in a loop's turn.
+func (c *Client) unhurried() {
+	slow := c.slow
+	c.slow = nil
+	for _, fn := range slow {
+		fn()
+	}
+}
+
 // Turn does what is due, without waiting: it receives if the port is readable,
 // runs timers and sends. next is when the next turn is due if nothing comes, zero
 // for never. With ok false the loop must give the client back: it ends, or has to
@@ -100,6 +118,6 @@ func (c *Client) Turn(readable bool) (next time.Time, ok bool) {
 		}
 	}
 	c.work(c.poll.TrySend)
-	ok = !c.stop.Load() && c.dead == nil && c.count.sendErrors.Load()+c.count.recvErrors.Load() == faults
+	ok = !c.stop.Load() && c.dead == nil && len(c.slow) == 0 && c.count.sendErrors.Load()+c.count.recvErrors.Load() == faults
 	return c.nextDeadline(), ok
 }

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"acmd/mad"
 	"acmd/mad/ring"
 	"acmd/mad/transport"
 )
@@ -22,6 +23,19 @@ type pollPort struct {
 	full   atomic.Bool // TrySend finds no room
 	tries  atomic.Int64
 	driven atomic.Bool
+	groups atomic.Int64 // joined less left
+	hasty  atomic.Bool  // of these, one while a loop had the port
+}
+
+func (p *pollPort) JoinQP(mad.GID, mad.LID, uint16) error { return p.member(1) }
+func (p *pollPort) LeaveQP(mad.GID, mad.LID) error        { return p.member(-1) }
+
+func (p *pollPort) member(n int64) error {
+	if p.driven.Load() {
+		p.hasty.Store(true)
+	}
+	p.groups.Add(n)
+	return nil
 }
 
 var _ transport.Pollable = (*pollPort)(nil)
@@ -126,6 +140,45 @@ func TestLend(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What may block does not run in the loop's turn: the loop is told to give the
+// client back, and the goroutine does it, also when the client ends.
+func TestLendJoin(t *testing.T) {
+	for _, end := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			c, p := pollClient(t, prompt)
+			l := newTestLoop(c)
+			l.take(t)
+			done := make(chan error, 3)
+			join := func() { c.JoinQP(mad.GID{}, 0xc001, 0, func(err error) { done <- err }) }
+			if err := c.Post(func() { join(); c.LeaveQP(mad.GID{}, 0xc001); join() }); err != nil {
+				t.Fatal(err)
+			}
+			if _, ok := c.Turn(false); ok || p.groups.Load() != 0 || len(done) != 0 {
+				t.Errorf("in the loop's turn: go on %v, %d groups, %d told", ok, p.groups.Load(), len(done))
+			}
+			if end {
+				go c.Close()
+				synctest.Wait()
+			}
+			c.GiveBack()
+			synctest.Wait()
+			if p.groups.Load() != 1 || len(done) != 2 || p.hasty.Load() {
+				t.Errorf("given back: %d groups, %d told, in the loop's turn %v", p.groups.Load(), len(done), p.hasty.Load())
+			}
+			if !end {
+				if err := c.Post(join); err != nil { // without a loop: at once
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				if p.groups.Load() != 2 || len(done) != 3 {
+					t.Errorf("without a loop: %d groups, %d told", p.groups.Load(), len(done))
+				}
+			}
+			closeAll(t, c, p.scriptPort)
+		})
+	}
 }
 
 // Timers run in the loop's turns: a lost answer is asked for again.

@@ -21,6 +21,7 @@ func (c *Client) run() {
 	err := c.borrow()
 	for err == nil {
 		c.now = c.clock()
+		c.unhurried()
 		c.work(c.port.Send)
 		switch {
 		case c.stop.Load():
@@ -260,6 +261,7 @@ func (c *Client) end(err error) {
 	if errors.Is(err, ErrClosed) {
 		c.unsubscribe()
 	}
+	c.unhurried()
 	slots := append(c.in, c.out...)
 	c.in, c.out, c.nout = nil, nil, 0 // SendTo is over
 
