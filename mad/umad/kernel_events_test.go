@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"acmd/mad"
 	"acmd/mad/madtest"
 	"acmd/mad/transport"
 	"acmd/mad/umad/kernellab"
@@ -187,6 +188,33 @@ func TestKernelSoftibSMEvents(t *testing.T) {
 		})
 	})
 	l.wants("hand-over", transport.EventSMChange, transport.EventReregister)
+}
+
+// Another subnet prefix changes the first GID of a port. The kernel keeps the
+// adapter's GID_CHANGE to itself on an InfiniBand port (drivers/infiniband/core/cache.c,
+// ib_cache_event_task); that the SM asks for registrations anew is told, and then the
+// GID can be read.
+func TestKernelSoftibGIDEvents(t *testing.T) {
+	l := newEventLab(t)
+	restart := func(arg ...string) {
+		t.Helper()
+		kernellab.Run(t, "sm", "stop")
+		startSM(t, "sib0", append([]string{"-s", "2"}, arg...)...)
+	}
+	t.Cleanup(func() {
+		restart()
+		kernellab.Eventually(t, "the first prefix", func() bool { return kernellab.GID(t, "sib3").Prefix() == mad.DefaultPrefix })
+	})
+	l.clear()
+	restart("--subnet_prefix", "0xfec0000000000012")
+	l.wants("another subnet prefix", transport.EventReregister)
+	if trace := kernellab.Trace(t); !strings.Contains(trace, "event 18 GID changed on "+labDevice+"/1") {
+		t.Errorf("the adapter has not raised GID_CHANGE:\n%s", trace)
+	}
+	kernellab.Eventually(t, "GID with the new prefix", func() bool {
+		p, err := l.f.sys.port(labDevice, 1)
+		return err == nil && len(p.GIDs) > 0 && p.GIDs[0].Prefix() == 0xfec0000000000012
+	})
 }
 
 // A device that is pulled says so, and nothing holds it up; one that comes back is
