@@ -110,9 +110,7 @@ func TestKernelDaemonHandOver(t *testing.T) {
 	made := l.subscriptions()
 	kernellab.Run(t, "sm", "stop")
 	served("no SM")
-	if out, err := exec.Command("sm", "start", "sib0", "-s", "2", "-p", "5").CombinedOutput(); err != nil {
-		t.Fatalf("sm start: %v\n%s", err, out)
-	}
+	l.restartSM("-p", "5")
 	l.subscribed(made + 1)
 	served("SM restarted")
 	l.resolves("sib3")

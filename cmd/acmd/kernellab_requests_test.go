@@ -168,25 +168,17 @@ func TestKernelRequestDaemonStopped(t *testing.T) {
 	const wait = 3 * time.Second // the kernel's own would be 2 s
 	l := startLab(t, fmt.Sprintf("kernel_timeout %d", wait.Milliseconds()))
 	c := l.connect(l.info("sib2").GIDs[0])
-	if err := l.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Process.Signal(syscall.SIGCONT) })
-	kernellab.Eventually(t, "the daemon stops", func() bool {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", l.Process.Pid))
-		return err == nil && strings.Contains(string(b), ") T ")
+	var path sa.PathRecord
+	l.stopped(func() {
+		event, status, took := route(c)
+		if event != kernellab.CMRouteResolved {
+			t.Fatalf("event %d, status %d", event, status)
+		}
+		if took < wait {
+			t.Errorf("the kernel asked the SA after %v, it was to wait %v", took, wait)
+		}
+		path = c.Path()
 	})
-	event, status, took := route(c)
-	if event != kernellab.CMRouteResolved {
-		t.Fatalf("event %d, status %d", event, status)
-	}
-	if took < wait {
-		t.Errorf("the kernel asked the SA after %v, it was to wait %v", took, wait)
-	}
-	path := c.Path()
-	if err := l.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
 	kernellab.Eventually(t, "the daemon speaks", func() bool { s := l.counts(); return s.Resolves == 1 && s.Pending == 0 })
 	if got := c.Path(); got != path {
 		t.Errorf("a late answer has changed the path: %x, before %x", got, path)
@@ -327,15 +319,7 @@ func TestKernelRequestPassedSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	patient.Close()
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_RDMA)
-	if err != nil {
-		t.Fatal(err)
-	}
-	socket := os.NewFile(uintptr(fd), "rdma netlink")
-	defer socket.Close()
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: listenerGroups}); err != nil {
-		t.Fatal(err)
-	}
+	socket := listen(t)
 	c := kernellab.OpenCM(t)
 	c.ResolveAddr(kernellab.GID(t, labSource), kernellab.GID(t, "sib2"), labService)
 	c.ResolveRoute(2 * time.Second)
@@ -350,6 +334,77 @@ func TestKernelRequestPassedSocket(t *testing.T) {
 	if ports := listeners(t); len(ports) != 1 {
 		t.Errorf("%d sockets listen to the kernel: %v", len(ports), ports)
 	}
+}
+
+// listen opens a socket as systemd would.
+func listen(t *testing.T) *os.File {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_RDMA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := os.NewFile(uintptr(fd), "rdma netlink")
+	t.Cleanup(func() { socket.Close() })
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: listenerGroups}); err != nil {
+		t.Fatal(err)
+	}
+	return socket
+}
+
+// field case 18: the kernel drops requests as the socket is full (ENOBUFS). Those are
+// left to the SA when the kernel's wait is over, the others and all later ones are
+// answered, and none has two outcomes.
+func TestKernelRequestOverrun(t *testing.T) {
+	kernellab.Need(t, kernellab.Softib)
+	socket := listen(t)
+	l := activateLab(t, []*os.File{socket})
+	// The daemon has made it large; it is the same socket.
+	if err := unix.SetsockoptInt(int(socket.Fd()), unix.SOL_SOCKET, unix.SO_RCVBUF, 1); err != nil {
+		t.Fatal(err)
+	}
+	devices := []string{"sib0", "sib2", "sib3"}
+	var ids []*kernellab.CM
+	for i := range 12 {
+		ids = append(ids, l.connect(l.info(devices[i%3]).GIDs[0]))
+	}
+	l.stopped(func() {
+		for _, c := range ids {
+			c.ResolveRoute(10 * time.Second)
+		}
+	})
+	for i, c := range ids {
+		if event, status := c.Event(); event != kernellab.CMRouteResolved {
+			t.Fatalf("%s: event %d, status %d", devices[i%3], event, status)
+		}
+		l.same(devices[i%3], c.Path(), l.serviceQuery(devices[i%3]))
+	}
+	s := l.counts()
+	if s.Overruns == 0 || s.Resolves >= uint64(len(ids)) {
+		t.Errorf("nothing was dropped: counters %+v", s)
+	}
+	if s.Pending != 0 || s.Answered+s.Failed+s.Expired+s.Busy+s.Late+s.SendErrors != s.Resolves || s.SendErrors+s.Rejected != 0 {
+		t.Errorf("not each request has one outcome: counters %+v", s)
+	}
+	if event, status, _ := route(l.connect(l.info("sib2").GIDs[0])); event != kernellab.CMRouteResolved {
+		t.Errorf("afterwards: event %d, status %d", event, status)
+	}
+	if after := l.counts(); after.Answered != s.Answered+1 {
+		t.Errorf("afterwards: counters %+v, before %+v", after, s)
+	}
+}
+
+// stopped runs f while the daemon stands still.
+func (l *kernelLab) stopped(f func()) {
+	l.t.Helper()
+	if err := l.Process.Signal(syscall.SIGSTOP); err != nil {
+		l.t.Fatal(err)
+	}
+	defer func() { _ = l.Process.Signal(syscall.SIGCONT) }()
+	kernellab.Eventually(l.t, "the daemon stops", func() bool {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", l.Process.Pid))
+		return err == nil && strings.Contains(string(b), ") T ")
+	})
+	f()
 }
 
 // listenerGroups is the group of the kernel's path requests as a mask.
