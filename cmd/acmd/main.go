@@ -32,38 +32,72 @@ const (
 	exitStart = 255
 )
 
+const help = `usage: acmd [-D | -P] [-A FILE] [-O FILE] [--run-dir DIR] [--fabric FABRIC]
+            [--metrics ADDRESS] [--systemd]
+       acmd --check-config [-A FILE] [-O FILE] ...
+
+Answers which path leads to a name, IP address, GID or LID on an InfiniBand
+fabric, in place of ibacm.
+
+  -A FILE            names of this node (/etc/rdma/ibacm_addr.cfg)
+  -O FILE            options (/etc/rdma/ibacm_opts.cfg); ib_acme -O writes one
+                     with every option explained
+  -D                 run in the background (the default)
+  -P                 stay in the foreground
+  --systemd          stay in the foreground, take sockets from systemd, tell it
+                     when the service is ready
+  --run-dir DIR      directory of sockets, port files and lock file (/run)
+  --fabric FABRIC    what is asked (umad):
+                       umad                     the kernel's adapters
+                       embedded[:nodes=N,...]   a fabric inside the process
+                       ibsim[:SOCKNAME,node=ID] the simulator
+                     with +verbs behind it, in acmd-verbs only, a queue pair
+                     hears the requests of other nodes and answers them
+  --metrics ADDRESS  where Prometheus scrapes, over the option metrics_addr:
+                     HOST:PORT, the path of a unix socket, or off
+  --check-config     print every setting with its origin and end; fail on
+                     anything doubtful
+  --version          print the version and end
+
+SIGHUP reads the files again, SIGTERM ends the service. Exit codes: 0 ended as
+asked, 1 usage or a doubtful configuration, 255 the service could not start or
+not end cleanly.
+`
+
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
 	o := service.Options{Version: version, Getenv: os.Getenv, DropCapabilities: true}
 	fs := flag.NewFlagSet("acmd", flag.ContinueOnError)
-	fs.SetOutput(stderr)
-	fs.Bool("D", false, "run in the background (the default)")
-	foreground := fs.Bool("P", false, "stay in the foreground")
-	fs.StringVar(&o.AddressFile, "A", "", "address `file` (/etc/rdma/ibacm_addr.cfg)")
-	fs.StringVar(&o.OptionsFile, "O", "", "options `file` (/etc/rdma/ibacm_opts.cfg)")
-	fs.BoolVar(&o.Systemd, "systemd", false, "run under systemd: unix mode, sockets passed in, readiness told")
-	fs.StringVar(&o.Fabric, "fabric", "umad", "what moves MADs: umad, embedded[:nodes=N,...] or ibsim[:SOCKNAME,node=ID]; with +verbs behind it a queue pair hears and answers other nodes (acmd-verbs)")
-	fs.StringVar(&o.RunDir, "run-dir", config.DefaultRunDir, "`directory` of sockets, port files and the default lock file")
-	fs.StringVar(&o.Metrics, "metrics", "", "`address` that Prometheus scrapes, over metrics_addr: HOST:PORT, a unix socket's path, or off")
-	check := fs.Bool("check-config", false, "print every effective setting with its origin; fail on anything doubtful")
-	showVersion := fs.Bool("version", false, "print the version")
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return 0
-		}
-		return exitUsage
+	fs.SetOutput(io.Discard)
+	fs.Bool("D", false, "")
+	foreground := fs.Bool("P", false, "")
+	fs.StringVar(&o.AddressFile, "A", "", "")
+	fs.StringVar(&o.OptionsFile, "O", "", "")
+	fs.BoolVar(&o.Systemd, "systemd", false, "")
+	fs.StringVar(&o.Fabric, "fabric", "umad", "")
+	fs.StringVar(&o.RunDir, "run-dir", config.DefaultRunDir, "")
+	fs.StringVar(&o.Metrics, "metrics", "", "")
+	check := fs.Bool("check-config", false, "")
+	showVersion := fs.Bool("version", false, "")
+	err := fs.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprint(stdout, help)
+		return 0
+	case err == nil && fs.NArg() > 0:
+		err = fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	}
 	switch {
-	case fs.NArg() > 0:
-		fmt.Fprintf(stderr, "acmd: unexpected argument %q\n", fs.Arg(0))
+	case err != nil:
+		fmt.Fprintf(stderr, "acmd: %v; acmd -h tells more\n", err)
 		return exitUsage
 	case *showVersion:
 		fmt.Fprintln(stdout, "acmd", version)
 		return 0
 	case *check:
-		if err := service.CheckConfig(o, stdout); err != nil {
-			fmt.Fprintln(stderr, err)
+		if err = service.CheckConfig(o, stdout); err != nil {
+			fmt.Fprintln(stderr, err) // its lines begin with file and line
 			return exitUsage
 		}
 		return 0
@@ -72,7 +106,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if !*foreground && !o.Systemd {
 		serve = func(service.Options) error { return service.Daemonize(append([]string{"-P"}, args...)) }
 	}
-	if err := serve(o); err != nil {
+	if err = serve(o); err != nil {
 		fmt.Fprintln(stderr, "acmd:", err)
 		return exitStart
 	}

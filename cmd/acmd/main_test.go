@@ -431,8 +431,30 @@ func TestCheckConfig(t *testing.T) {
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{{"--nosuch"}, {"extra"}, {"--fabric"}} {
 		var out, errs bytes.Buffer
-		if code := run(args, &out, &errs); code != exitUsage || errs.Len() == 0 {
+		if code := run(args, &out, &errs); code != exitUsage || out.Len() > 0 || !strings.HasSuffix(errs.String(), "; acmd -h tells more\n") {
 			t.Errorf("%q: status %d, %q", args, code, errs.String())
+		}
+	}
+	var help, errs bytes.Buffer
+	if code := run([]string{"-h"}, &help, &errs); code != 0 || errs.Len() > 0 {
+		t.Errorf("-h: status %d, %q", code, errs.String())
+	}
+	// What the source declares as a flag is in the help.
+	source, err := os.ReadFile("main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := regexp.MustCompile(`fs\.(?:Bool|StringVar|BoolVar)\((?:&o\.\w+, )?"([\w-]+)"`).FindAllSubmatch(source, -1)
+	if len(flags) < 10 {
+		t.Fatalf("found %d flags in main.go", len(flags))
+	}
+	for _, f := range flags {
+		name := "-" + string(f[1])
+		if len(name) > 2 {
+			name = "-" + name
+		}
+		if !strings.Contains(help.String(), "\n  "+name+" ") {
+			t.Errorf("the help does not have %s", name)
 		}
 	}
 	d := launch(t, setup{fabric: "carrierpigeon"})
