@@ -415,15 +415,36 @@ func TestCheckConfig(t *testing.T) {
 			t.Errorf("%q: status %d\n%s", bad, code, out)
 		}
 	}
-	// A file that is named is there.
-	none := filepath.Join(dir, "none")
-	if out, code := check("addr_preload acm_hosts\naddr_data_file " + none + "\n"); code != 1 || !strings.Contains(out, "preload file "+none) {
-		t.Errorf("no preload file: status %d\n%s", code, out)
+	// All that is wrong is said, also beside what keeps the service from starting.
+	out, code = check("no_such_opt 5\naddr_prot carrierpigeon\nretries x\n")
+	for n := 1; n <= 3; n++ {
+		if code != 1 || !strings.Contains(out, fmt.Sprintf("opts.cfg:%d: ", n)) {
+			t.Errorf("line %d: status %d\n%s", n, code, out)
+		}
 	}
-	for _, args := range [][]string{{"-O", none, "-A", os.DevNull}, {"-O", os.DevNull, "-A", none}} {
+	// A file that is named is there; else the line that names it is wrong.
+	none := filepath.Join(dir, "none")
+	for text, line := range map[string]string{
+		"addr_preload acm_hosts\naddr_data_file " + none:             "2: preload file " + none,
+		"route_data_file " + none + "\nroute_preload opensm_full_v1": "1: preload file " + none,
+	} {
+		if out, code := check(text); code != 1 || !strings.Contains(out, "opts.cfg:"+line) {
+			t.Errorf("no preload file: status %d\n%s", code, out)
+		}
+	}
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{"-O " + none + ": ", []string{"-O", none, "-A", os.DevNull}},
+		{"-A " + none + ": ", []string{"-O", os.DevNull, "-A", none}},
+		{"--fabric \"carrierpigeon\": ", []string{"-O", os.DevNull, "-A", os.DevNull, "--fabric", "carrierpigeon+verbs"}},
+		{"--fabric embedded: ", []string{"-O", os.DevNull, "-A", os.DevNull, "--fabric", "embedded:nodes=x"}},
+		{"--metrics: ", []string{"-O", os.DevNull, "-A", os.DevNull, "--metrics", "here"}},
+	} {
 		var out, errs bytes.Buffer
-		if code := run(append(args, "--check-config"), &out, &errs); code != 1 || !strings.Contains(errs.String(), none) {
-			t.Errorf("%q: status %d, %q", args, code, errs.String())
+		if code := run(append(c.args, "--check-config"), &out, &errs); code != 1 || !strings.HasPrefix(errs.String(), c.want) {
+			t.Errorf("%q: status %d, %q", c.args, code, errs.String())
 		}
 	}
 }

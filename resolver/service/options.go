@@ -78,10 +78,21 @@ func (o *Options) env(activated bool) config.Env {
 // load reads the options file and puts the command line's values over it.
 func (o *Options) load(activated bool) (*config.Settings, []config.Problem, error) {
 	s, problems, err := config.Load(o.OptionsFile, o.env(activated))
-	if err == nil && o.Metrics != "" {
-		err = s.SetFlag("metrics_addr", o.Metrics)
+	if err == nil {
+		err = o.override(s)
 	}
 	return s, problems, err
+}
+
+// override puts the command line's values over those of the file.
+func (o *Options) override(s *config.Settings) error {
+	if o.Metrics == "" {
+		return nil
+	}
+	if err := s.SetFlag("metrics_addr", o.Metrics); err != nil {
+		return fmt.Errorf("--metrics: %w", err)
+	}
+	return nil
 }
 
 // fabricView is a transport together with what it says about the host.
@@ -92,39 +103,46 @@ type fabricView struct {
 	gids  func(device string, port uint8) ([]transport.GIDEntry, error) // nil: what Devices shows is all
 }
 
-// openTransport reads the --fabric option without its suffix and attaches.
-func openTransport(spec string) (*fabricView, error) {
+// transportOf reads the --fabric option without its suffix. The function that it
+// returns attaches.
+func transportOf(spec string) (func() (*fabricView, error), error) {
 	kind, rest, _ := strings.Cut(spec, ":")
 	switch kind {
 	case "umad":
 		if rest != "" {
 			return nil, fmt.Errorf("--fabric umad takes no options, got %q", rest)
 		}
-		f, err := umad.New(umad.Config{})
-		if err != nil {
-			return nil, err
-		}
-		return &fabricView{Fabric: f, gids: f.GIDTable}, nil
+		return func() (*fabricView, error) {
+			f, err := umad.New(umad.Config{})
+			if err != nil {
+				return nil, err
+			}
+			return &fabricView{Fabric: f, gids: f.GIDTable}, nil
+		}, nil
 	case "ibsim":
 		cfg, err := ibsim.ParseOptions(rest)
 		if err != nil {
 			return nil, fmt.Errorf("--fabric ibsim: %w", err)
 		}
-		f, err := ibsim.New(cfg)
-		if err != nil {
-			return nil, err
-		}
-		return &fabricView{Fabric: f}, nil
+		return func() (*fabricView, error) {
+			f, err := ibsim.New(cfg)
+			if err != nil {
+				return nil, err
+			}
+			return &fabricView{Fabric: f}, nil
+		}, nil
 	case "embedded":
 		cfg, err := fabric.ParseOptions(spec)
 		if err != nil {
 			return nil, fmt.Errorf("--fabric embedded: %w", err)
 		}
-		f, err := fabric.New(cfg)
-		if err != nil {
-			return nil, fmt.Errorf("--fabric embedded: %w", err)
-		}
-		return embeddedView(f)
+		return func() (*fabricView, error) {
+			f, err := fabric.New(cfg)
+			if err != nil {
+				return nil, fmt.Errorf("--fabric embedded: %w", err)
+			}
+			return embeddedView(f)
+		}, nil
 	}
 	return nil, fmt.Errorf("--fabric %q: want umad, embedded[:nodes=N,...] or ibsim[:SOCKNAME,node=ID], each with +verbs behind it or not", spec)
 }

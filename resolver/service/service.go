@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -152,7 +151,7 @@ func (d *Daemon) startEngine(s *config.Settings) (err error) {
 	}, d.log)
 	d.ports.acm = d.acm
 	d.prepareTrace()
-	d.preload = newPreload(s)
+	d.preload = preload.New(preloadFiles(s))
 	cfg := engineConfig(s)
 	cfg.Fabric, cfg.Host, cfg.Log = d.fabric, d.hostView(), d.log
 	cfg.OpenSA = d.ports.open
@@ -315,16 +314,15 @@ func (d *Daemon) topologyChanged(eps []*resolver.Endpoint) {
 	}
 }
 
-// newPreload makes the source of the files that the settings name.
-func newPreload(s *config.Settings) *preload.Source {
-	var hosts, dump string
+// preloadFiles are the files that the settings have preloaded, "" for none.
+func preloadFiles(s *config.Settings) (hosts, dump string) {
 	if s.AddrPreload {
 		hosts = s.AddrDataFile
 	}
 	if s.RoutePreload {
 		dump = s.RouteDataFile
 	}
-	return preload.New(hosts, dump)
+	return hosts, dump
 }
 
 func (d *Daemon) loadPreload(eps []*resolver.Endpoint) {
@@ -351,38 +349,6 @@ func (d *Daemon) report(problems []config.Problem) {
 		}
 		d.log.Warn(p.Error())
 	}
-}
-
-// CheckConfig prints every effective setting with its origin and returns an
-// error if anything in the files is not as it should be. Only a file that the
-// command line does not name may be missing.
-func CheckConfig(o Options, w io.Writer) error {
-	named := []string{o.OptionsFile, o.AddressFile}
-	o.setDefaults()
-	passed, err := acmsock.Passed(o.Getenv, acmsock.FirstPassed)
-	if err != nil {
-		return err
-	}
-	settings, problems, err := o.load(len(passed.Streams) > 0)
-	if err != nil {
-		return err
-	}
-	if err := settings.Effective(w); err != nil {
-		return err
-	}
-	_, addrProblems, err := config.LoadAddrs(o.AddressFile, settings.SupportIPsInAddr)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	preloadProblems, err := newPreload(settings).Load(nil)
-	errs := []error{config.Errors(slices.Concat(problems, addrProblems, preloadProblems), true), err}
-	for _, file := range named {
-		if file != "" {
-			_, err := os.Stat(file)
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
 }
 
 func saConfig(s *config.Settings) sa.Config {

@@ -17,7 +17,11 @@ const queuePairs = "+verbs"
 // openFabric reads the --fabric option and attaches.
 func openFabric(spec string, s *config.Settings, log *slog.Logger) (*fabricView, error) {
 	base, wrap := strings.CutSuffix(spec, queuePairs)
-	v, err := openTransport(base)
+	open, err := transportOf(base)
+	if err != nil {
+		return nil, err
+	}
+	v, err := open()
 	if err != nil || !wrap {
 		return v, err
 	}
