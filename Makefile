@@ -42,7 +42,7 @@ test-go: build peers ## go test ./..., with OpenSM, ibsim and the stock clients
 test-bench: ## vet and test the module of the benchmarks
 	cd bench && $(GO) vet ./... && $(GO) test -count=1 -timeout 10m ./...
 
-test-race: build peers ## the same under the race detector
+test-race: build peers ## what test-go runs, under the race detector
 	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 25m ./...
 	@! $(HAVE_VERBS) || { set -x; CGO_ENABLED=1 $(GO) test -race -tags verbs -count=1 -timeout 5m ./mad/verbs; }
 

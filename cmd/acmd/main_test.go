@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -391,6 +392,64 @@ func TestReload(t *testing.T) {
 		r, err := c.ResolveName(ctx, "NewName", fabric.NodeName(5, 1), false)
 		return err == nil && r.Paths[0].Record.DLID() == 6
 	})
+}
+
+// What is wrong with any of the files is told to who asked for the reload, and a
+// file that cannot be read takes nothing away.
+func TestReloadSaysAll(t *testing.T) {
+	dir := t.TempDir()
+	addr, hosts := filepath.Join(dir, "addr.cfg"), filepath.Join(dir, "hosts")
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(addr, "here fab0 1 default\n")
+	write(hosts, "there fe80::1\n")
+	d := start(t, setup{dir: dir, opts: []string{"addr_preload acm_hosts", "addr_data_file " + hosts}})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	reload := func() (r control.ReloadReply) {
+		t.Helper()
+		if err := control.NewClient(d.dir).Do(ctx, "POST", "reload", nil, &r); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	said := func(r control.ReloadReply, want string) {
+		t.Helper()
+		if !slices.ContainsFunc(r.Warnings, func(w string) bool { return strings.Contains(w, want) }) {
+			t.Errorf("nobody said %q: %q", want, r.Warnings)
+		}
+	}
+	write(addr, "here fab0 1 default\nhere\n")
+	write(hosts, "there fe80::1\nthere\n")
+	r := reload()
+	said(r, "addr.cfg:2: ")
+	said(r, "hosts:2: ")
+	for _, path := range []string{addr, hosts} {
+		if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "opts.cfg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(filepath.Join(dir, "opts.cfg"), strings.Replace(string(text), "addr_data_file "+hosts, "addr_data_file "+hosts+"2", 1))
+	r = reload()
+	said(r, "names stay as they were: ")
+	said(r, "what was preloaded stays as it was: ")
+	said(r, "addr_data_file has changed")
+	c, err := acmsock.Dial(ctx, d.sock())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if e, err := c.Endpoint(ctx, 1, 0); err != nil || !slices.Contains(e.Addrs, "here") {
+		t.Errorf("endpoint has %q, %v", e.Addrs, err)
+	}
 }
 
 func TestCheckConfig(t *testing.T) {

@@ -30,7 +30,7 @@ Asks the service (acmd, ibacm):
   perf [--endpoint N | --src A | --all]
                  counters: totals, of one endpoint, of all
   endpoints      local endpoints and their addresses
-  ib_acme ...    as rdma-core's ib_acme; see ib_acme -h
+  ib_acme ...    as rdma-core's ib_acme; without options it lists them
 
 Asks acmd over its control socket (RUN-DIR/acmd.ctl):
   flush --gid G | --lid L | --dest A | --port DEV/P | --all
@@ -40,7 +40,8 @@ Asks acmd over its control socket (RUN-DIR/acmd.ctl):
                  the device, port and GID entry of a connection on that path:
                  its source end is ours, with --incoming its destination
   config         every setting with its value and where it comes from
-  state          what the daemon knows about itself (JSON)
+  state          what the daemon knows about itself (JSON); "failures" has why a
+                 destination was not found
   reload         read the configuration files again
   fast-path [on|off|status]
                  answers in the kernel: after "off" returns, none is given any more
@@ -110,10 +111,15 @@ func acmctl(ctx context.Context, env *Env, args []string) int {
 	}
 	env.errorf("acmctl: %s\n", c.said(err))
 	var down *unreachable
-	if errors.As(err, &down) || errors.Is(err, control.ErrUnavailable) {
-		return ExitUnreachable
+	switch {
+	case errors.As(err, &down):
+		env.errorf("Is the service running? --run-dir and -S say where it is looked for.\n")
+	case errors.Is(err, control.ErrUnavailable):
+		env.errorf("Is acmd running? --run-dir says where it is looked for.\n")
+	default:
+		return ExitFailed
 	}
-	return ExitFailed
+	return ExitUnreachable
 }
 
 func usagef(format string, a ...any) error {

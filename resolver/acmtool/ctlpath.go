@@ -146,6 +146,9 @@ func (c *ctl) printResult(service string, r *pathResult) {
 	}
 	if r.Error != "" {
 		line("failed", "%s", r.Error)
+		if r.Reason != "" {
+			line("reason", "%s", r.Reason)
+		}
 		return
 	}
 	for i := range r.Paths {

@@ -75,6 +75,10 @@ func (c *ctl) perf(args []string) error {
 		}
 		rows = []perfResult{newPerf(int(*n), *src, v)}
 	}
+	var se *acmsock.StatusError
+	if errors.As(err, &se) && se.Status == resolver.StatusSrcAddr && *n > 0 {
+		return fmt.Errorf("%s: no endpoint %d: %w; endpoints lists them", svc, *n, err)
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", svc, err)
 	}

@@ -69,6 +69,7 @@ type pathResult struct {
 	SourceBy    string       `json:"source_by,omitempty"` // "request" or "service"
 	Error       string       `json:"error,omitempty"`
 	Status      int          `json:"status,omitempty"` // of the ACM protocol, with Error
+	Reason      string       `json:"reason,omitempty"` // acmd's, with Status
 	Paths       []pathFields `json:"paths,omitempty"`
 	Verified    *bool        `json:"verified,omitempty"`
 	VerifyError string       `json:"verify_error,omitempty"`
@@ -192,6 +193,7 @@ func (c *ctl) resolveOne(cl *acmsock.Client, r *resolveFlags, dst target) (res p
 		var se *acmsock.StatusError
 		if errors.As(err, &se) {
 			res.Status = int(se.Status)
+			res.Reason = c.reason(&dst)
 		}
 		return res, broken
 	}
@@ -205,6 +207,28 @@ func (c *ctl) resolveOne(cl *acmsock.Client, r *resolveFlags, dst target) (res p
 		broken = verify(c, cl, &got.Paths[0].Record, &res)
 	}
 	return res, broken
+}
+
+// reason is what acmd says about the last lookup of a destination that failed: the
+// step, and why. It is "" where nobody says: another service has no control socket,
+// and a lookup that goes on behind a time-out has no end yet.
+func (c *ctl) reason(dst *target) string {
+	var state struct {
+		Failures []struct{ Dst, Reason string }
+	}
+	if c.service != "" || c.do("GET", "state", nil, &state) != nil {
+		return ""
+	}
+	asked := addrText(&dst.addr)
+	if !dst.byAddress() {
+		asked = dst.kind + ":" + asked
+	}
+	for _, f := range state.Failures { // the last one first
+		if f.Dst == asked {
+			return f.Reason
+		}
+	}
+	return ""
 }
 
 // query builds the records that ask for a path.

@@ -53,7 +53,11 @@ func (ctlBackend) Flush(_ context.Context, r control.FlushRequest) (int, error) 
 func (ctlBackend) Config() []control.Setting {
 	return []control.Setting{{Name: "timeout", Value: "2000", Origin: "default"}, {Name: "route_timeout", Value: "-1", Origin: "/etc/rdma/ibacm_opts.cfg:7"}}
 }
-func (ctlBackend) State() any { return map[string]any{"entries": 3, "ports": []string{"mlx5_0/1"}} }
+func (ctlBackend) State() any {
+	return map[string]any{"entries": 3, "ports": []string{"mlx5_0/1"}, "failures": []map[string]any{
+		{"dst": "lid:11", "reason": "route step: SA: status 0x0300"}, {"dst": "lid:11", "reason": "an older one"},
+	}}
+}
 
 func (ctlBackend) Reload() ([]string, error) { return []string{"o.cfg:3: something"}, nil }
 

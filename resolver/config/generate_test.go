@@ -4,6 +4,8 @@ package config
 
 import (
 	"bytes"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -74,6 +76,24 @@ func TestWriteOptionsUncommented(t *testing.T) {
 	for name := range commented {
 		if name != "provider_lib_path" && s.Origin(name).File == "" {
 			t.Errorf("%s was not uncommented", name)
+		}
+	}
+}
+
+// What ibacm does not have is explained in the table of README.md.
+func TestOwnOptionsAreInReadme(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := false
+	for _, o := range options {
+		own = own || o.name == "request_timeout"
+		if row := regexp.MustCompile("(?m)^\\|[^|]*`" + o.name + "`[^|]*\\|.*\\|$"); own && !row.Match(readme) {
+			t.Errorf("README.md has no row for %s", o.name)
+		}
+		if meanings[o.name] == "" {
+			t.Errorf("the generated file does not explain %s", o.name)
 		}
 	}
 }

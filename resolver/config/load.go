@@ -51,10 +51,7 @@ type Env struct {
 	Providers []string
 	Systemd   bool // --systemd: the mode is unix whatever the file says
 	Activated bool // the client socket was passed in, with its symbolic links
-	// Inert has options that this build or start does not honour, with the
-	// reason. Setting one to anything but its default is a warning.
-	Inert map[string]string
-	Check bool // every problem is an error
+	Check     bool // every problem is an error
 }
 
 // Load reads an options file. A missing one gives the defaults. The settings
@@ -307,10 +304,5 @@ func (l *loader) inert() {
 	}
 	if !s.AddrPreload {
 		warn("addr_data_file", "addr_preload is none")
-	}
-	for _, o := range options {
-		if why, ok := l.env.Inert[o.name]; ok {
-			warn(o.name, why)
-		}
 	}
 }

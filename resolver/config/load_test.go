@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -182,7 +183,6 @@ func TestProblems(t *testing.T) {
 		{"systemd", "server_mode loop", Env{Systemd: true}, "o.cfg:1: option server_mode loop has no effect: under systemd the service is reached through its unix socket", false},
 		{"port", "server_port 7000", Env{}, "o.cfg:1: option server_port 7000 has no effect: server_mode is unix", false},
 		{"route file", "route_data_file /x", Env{}, "o.cfg:1: option route_data_file /x has no effect: route_preload is none", false},
-		{"inert", "send_depth 4", Env{Inert: map[string]string{"send_depth": "reasons"}}, "o.cfg:1: option send_depth 4 has no effect: reasons", false},
 		{"provider", "provider other default", Env{}, `o.cfg:1: no provider "other" here, line ignored (known: ibacmp)`, false},
 		{"prefix", "provider ibacmp fe80", Env{}, `o.cfg:1: provider ibacmp: "fe80" is neither a 64-bit subnet prefix nor "default", line ignored`, false},
 		{"provider words", "provider ibacmp", Env{}, `o.cfg:1: provider line needs a name and a subnet prefix or "default", ignored`, false},
@@ -247,10 +247,9 @@ func TestProviders(t *testing.T) {
 	if len(ps) != 1 || !strings.Contains(ps[0], "provider_lib_path /usr/lib/ibacm has no effect") {
 		t.Fatalf("%q", ps)
 	}
-	for prefix, want := range map[uint64]string{0xfe80 << 48: "ibacmp", 18: "two", 1: "two"} {
-		if got := s.ProviderFor(prefix); got != want {
-			t.Errorf("%#x: %s", prefix, got)
-		}
+	want := []ProviderRule{{"ibacmp", 0xfe80 << 48, Origin{File: "o.cfg", Line: 1}}, {"two", 18, Origin{File: "o.cfg", Line: 2}}}
+	if !slices.Equal(s.Providers, want) || s.DefaultProvider != "two" {
+		t.Errorf("%+v, else %s", s.Providers, s.DefaultProvider)
 	}
 }
 

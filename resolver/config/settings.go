@@ -204,14 +204,3 @@ func (s *Settings) SlogLevel() slog.Level {
 	}
 	return LevelTrace
 }
-
-// ProviderFor names the provider of a port: the first rule with the subnet
-// prefix of its GID 0, else the default provider.
-func (s *Settings) ProviderFor(prefix uint64) string {
-	for _, r := range s.Providers {
-		if r.Prefix == prefix {
-			return r.Name
-		}
-	}
-	return s.DefaultProvider
-}

@@ -6,9 +6,11 @@
 //	POST /v1/flush   {"gid":G} {"lid":L} {"dest":D} {"port":"DEV/P"} {"all":true}
 //	                 -> {"dropped":N}, after the invalidation is complete
 //	GET  /v1/config  -> {"settings":[{"name","value","origin"}]}
-//	GET  /v1/state   -> what the daemon is doing, see [State]
+//	GET  /v1/state   -> what the daemon is doing, for people; fields come and go
 //	POST /v1/reload  -> {"warnings":[...]}
+//	POST /v1/acquire [AcquireRequest] -> [AcquireReply]
 //	GET  /v1/counters -> everything that is counted (bpf.Snapshot)
+//	GET  /v1/fast-path, POST with {"on":B} -> the state of answers in the kernel
 //
 // An error is a status of 400 or above with {"error":"..."}. Further doors hang
 // their verbs on [Server.Handle]. [Client] is the other side.

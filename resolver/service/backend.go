@@ -78,11 +78,12 @@ func (d *Daemon) Config() []control.Setting {
 
 // live are the settings that a reload puts into force; all others wait for the
 // next start, and a reload that changes one says so.
-var live = []string{"log_file", "log_level", "addr_data_file", "route_data_file", "support_ips_in_addr_cfg"}
+var live = []string{"log_file", "log_level", "support_ips_in_addr_cfg"}
 
 // Reload implements [control.Backend], and is what SIGHUP does: it reads options,
 // address file and preload files again and opens the log anew. Paths that are
-// cached stay.
+// cached stay, and so does what a file said that cannot be read now. Warnings have
+// all that is wrong with the files, at most config.MaxProblems for each of them.
 func (d *Daemon) Reload() (warnings []string, err error) {
 	d.reloading.Lock()
 	defer d.reloading.Unlock()
@@ -100,12 +101,20 @@ func (d *Daemon) Reload() (warnings []string, err error) {
 			warnings = append(warnings, fmt.Sprintf("%s has changed (%v); it takes effect at the next start", name, s.Origin(name)))
 		}
 	}
-	for _, p := range problems {
+	d.settings.Store(s)
+	addrs, ps, err := d.readAddresses(s)
+	problems = append(problems, ps...)
+	if err != nil {
+		warnings = append(warnings, fmt.Sprintf("names stay as they were: %v", err))
+	} else {
+		d.engine.SetAddresses(addrs)
+	}
+	if ps, err = d.readPreload(d.engine.Endpoints()); err != nil {
+		warnings = append(warnings, fmt.Sprintf("what was preloaded stays as it was: %v", err))
+	}
+	for _, p := range append(problems, ps...) {
 		warnings = append(warnings, p.Error())
 	}
-	d.settings.Store(s)
-	d.engine.SetAddresses(d.addresses(s))
-	d.loadPreload(d.engine.Endpoints())
 	for _, w := range warnings {
 		d.log.Warn("reload", "warning", w)
 	}

@@ -3,7 +3,6 @@
 package service
 
 import (
-	"fmt"
 	"log/slog"
 	"sort"
 	"sync"
@@ -64,7 +63,9 @@ func (t *portTable) open(device string, info transport.PortInfo) (resolver.SA, e
 		t.door.Drive(client)
 	}
 	t.mu.Unlock()
-	log.Info("port is open", "caps", fmt.Sprintf("%+v", p.Caps()))
+	caps := p.Caps()
+	log.Info("port is open", "multicast", caps.Multicast, "listens", caps.Listens, "qpn", caps.QPN,
+		"reports", caps.Reports, "timers", caps.Timers)
 	return s, nil
 }
 

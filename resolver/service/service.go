@@ -246,22 +246,33 @@ func (d *Daemon) Stop() error {
 // Log is the daemon's log.
 func (d *Daemon) Log() *slog.Logger { return d.log }
 
-// addresses collects the names of endpoints: the fabric's own, then the address
-// file, or, without one, the names that ib_acme -A would have generated.
+// addresses is [Daemon.readAddresses] for the start: what is wrong goes to the log.
 func (d *Daemon) addresses(s *config.Settings) []resolver.AddressEntry {
+	list, problems, err := d.readAddresses(s)
+	if err != nil {
+		d.log.Error("address file cannot be read", "err", err)
+	}
+	d.report(problems)
+	return list
+}
+
+// readAddresses collects the names of endpoints: the fabric's own, then the address
+// file, or, without one, the names that ib_acme -A would have generated. With an
+// error the list has none of the file.
+func (d *Daemon) readAddresses(s *config.Settings) ([]resolver.AddressEntry, []config.Problem, error) {
 	list := slices.Clone(d.fabric.addrs)
 	lines, problems, err := config.LoadAddrs(d.opts.AddressFile, s.SupportIPsInAddr)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		err = nil
 		if len(list) > 0 {
-			return list // the fabric named its node
+			return list, nil, nil // the fabric named its node
 		}
 		lines = d.generatedAddrs()
 		d.log.Info("no address file, endpoints are named after the host", "file", d.opts.AddressFile)
 	case err != nil:
-		d.log.Error("address file cannot be read", "err", err)
+		return list, nil, err
 	}
-	d.report(problems)
 	for i := range lines {
 		l := &lines[i]
 		addr, err := preload.ParseAddr(l.Addr)
@@ -272,7 +283,7 @@ func (d *Daemon) addresses(s *config.Settings) []resolver.AddressEntry {
 			Addr: addr, Text: l.Addr, Device: l.Device, Port: l.Port, PKey: l.PKey, Default: l.IsDefault(),
 		})
 	}
-	return list
+	return list, problems, nil
 }
 
 func (d *Daemon) generatedAddrs() []config.AddrLine {
@@ -325,18 +336,25 @@ func preloadFiles(s *config.Settings) (hosts, dump string) {
 	return hosts, dump
 }
 
+// loadPreload is [Daemon.readPreload] where nobody asked for it: what is wrong goes
+// to the log.
 func (d *Daemon) loadPreload(eps []*resolver.Endpoint) {
-	problems, err := d.preload.Load(eps)
+	problems, err := d.readPreload(eps)
 	if err != nil {
 		d.log.Error("preload", "err", err)
 	}
 	d.report(problems)
+}
+
+func (d *Daemon) readPreload(eps []*resolver.Endpoint) ([]config.Problem, error) {
+	problems, err := d.preload.Load(eps)
 	if hosts, ports, paths := d.preload.Counts(); hosts+ports+paths > 0 {
 		// Reading leaves several times the tables behind as garbage; on a node that
 		// is there for others it goes back at once.
 		debug.FreeOSMemory()
 		d.log.Info("preloaded", "hosts", hosts, "ports", ports, "paths", paths)
 	}
+	return problems, err
 }
 
 // report logs what is wrong with a file, at most a screen of it.

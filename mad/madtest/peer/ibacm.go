@@ -24,8 +24,6 @@ type Ibacm struct {
 type ibacmConfig struct {
 	options, addresses []string
 	pkeys              []string // what the preload library shows of acmd's port
-	noFile             int
-	sigPipe            bool
 }
 
 // IbacmOption changes how a stock ibacm is started.
@@ -59,13 +57,6 @@ func Preload(routes, hosts string) IbacmOption {
 	}
 }
 
-// NoFile sets the limit on open files, 1024 by default: the preload library that
-// reaches the simulator takes descriptors from there up.
-func NoFile(n int) IbacmOption { return func(c *ibacmConfig) { c.noFile = n } }
-
-// DefaultSIGPIPE leaves SIGPIPE alone; by default it is ignored, as systemd does.
-func DefaultSIGPIPE() IbacmOption { return func(c *ibacmConfig) { c.sigPipe = true } }
-
 // NodeIP is the address that StartIbacm gives to a node of peerlab's netlists:
 // node-a has 10.77.0.1 and so on, h1 has 10.78.0.2. "" for other names.
 func NodeIP(node string) string {
@@ -97,7 +88,7 @@ func StartIbacm(t testing.TB, f *Fabric, node string, opts ...IbacmOption) *Ibac
 	t.Helper()
 	Need(t, "ibacm", "umad2sim")
 	fake := built(t, "libfakeverbs.so")
-	c := ibacmConfig{noFile: 1024, addresses: []string{node}}
+	c := ibacmConfig{addresses: []string{node}}
 	if ip := NodeIP(node); ip != "" {
 		c.addresses = append(c.addresses, ip)
 	}
@@ -118,12 +109,14 @@ func StartIbacm(t testing.TB, f *Fabric, node string, opts ...IbacmOption) *Ibac
 
 	env := append(f.env(node), "LD_PRELOAD="+fake+":"+find("umad2sim"),
 		"FAKEVERBS_DIR=../ud", "FAKEVERBS_RUN=.", "FAKEVERBS_TERM_EXIT=1")
-	script := `ulimit -n "$1"; [ "$2" = true ] || trap '' PIPE; shift 2; exec "$@"`
+	// umad2sim takes descriptors from the limit on open files up; systemd, under which
+	// ibacm runs elsewhere, ignores SIGPIPE.
+	script := `ulimit -n 1024; trap '' PIPE; exec "$@"`
 	own := filepath.Join(d.Dir, "ibacm-own.log")
 	// env(1) sets the environment last: the shell must not load the libraries. It
 	// would take FAKEVERBS_TERM_EXIT for itself, and a stopped ibacm would keep its
 	// slot in the simulator.
-	args := append([]string{"-c", script, "ibacm", strconv.Itoa(c.noFile), strconv.FormatBool(c.sigPipe), "env"}, env...)
+	args := append([]string{"-c", script, "ibacm", "env"}, env...)
 	args = append(args, find("ibacm"), "-P", "-A", "ibacm_addr.cfg", "-O", "ibacm_opts.cfg")
 	d.Proc = start(t, d.Dir, nil, []string{own}, "/bin/sh", args...)
 	d.Proc.Name = "ibacm" // sh has become it
