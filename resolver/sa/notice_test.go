@@ -369,6 +369,7 @@ func TestVerifySubscription(t *testing.T) {
 			p.answer(s, time.Millisecond, reply(s))
 		} else {
 			p.answer(s, time.Millisecond, status(s, 0x0300))
+			knows = true // by the subscriptions that follow
 		}
 		return nil
 	}
