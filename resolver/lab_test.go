@@ -240,6 +240,7 @@ type fakeSA struct {
 	times   []time.Time
 	updates []transport.PortInfo
 	open    map[string]int
+	opensN  int // ever
 	openErr error
 	total   int
 	dead    chan struct{} // closed: the clients that are open have ended
@@ -259,6 +260,7 @@ func (s *fakeSA) openPort(dev string, info transport.PortInfo) (SA, error) {
 	}
 	name := fmt.Sprintf("%s/%d", dev, info.Num)
 	s.open[name]++
+	s.opensN++
 	return &fakePort{s, name, s.dead}, nil
 }
 
@@ -322,6 +324,12 @@ func (s *fakeSA) opened(port string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.open[port]
+}
+
+func (s *fakeSA) opens() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.opensN
 }
 
 func (s *fakeSA) set(f func()) {

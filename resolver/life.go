@@ -5,6 +5,7 @@ package resolver
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"acmd/cache"
 	"acmd/mad"
@@ -90,7 +91,7 @@ func (e *Engine) openPort(p *portState, dev *transport.Device) error {
 		if err != nil {
 			return fmt.Errorf("open for SA: %w", err)
 		}
-		p.sa = c
+		p.sa, p.since = c, time.Now()
 		e.inform(p)
 	}
 	if p.port != nil {

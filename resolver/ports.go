@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"acmd/cache"
 	"acmd/mad"
@@ -60,6 +61,7 @@ type portState struct {
 	info   transport.PortInfo // as last seen
 	active transport.PortInfo // as last seen active; Num 0: never
 	sa     SA
+	since  time.Time // sa was opened
 	prov   Provider
 	port   ProviderPort
 	eps    map[uint16]*epState // by partition

@@ -438,6 +438,37 @@ func TestReopen(t *testing.T) {
 	})
 }
 
+// field case 76: a device that looks healthy and whose every port ends at once costs
+// a try at each poll and two lines, however long that goes on; then it is used.
+func TestReopenForEver(t *testing.T) {
+	bubble(t, func(l *lab, _ *Config) { l.sa.dead = make(chan struct{}) }, func(t *testing.T, l *lab) {
+		before, opens := len(l.log.lines()), l.sa.opens()
+		close(l.sa.dead)
+		const minutes = 10
+		time.Sleep(minutes * time.Minute)
+		if n := len(l.log.lines()) - before; n < 1 || n > 2 {
+			t.Errorf("%d lines, the last: %s", n, l.log.lines()[before+n-1])
+		}
+		if n := l.sa.opens() - opens; n < 10 || n > minutes*60+1 {
+			t.Errorf("opened %d times in %d minutes", n, minutes)
+		}
+		if n := l.sa.opened("mlx5_0/1"); n > 1 {
+			t.Errorf("%d clients are open", n)
+		}
+		l.sa.set(func() { l.sa.dead = make(chan struct{}) })
+		time.Sleep(2 * time.Second)
+		before, dead := len(l.log.lines()), l.sa.dead
+		l.want(byGID(gidOf(9)), StatusNoData)
+		time.Sleep(time.Minute)
+		l.sa.set(func() { l.sa.dead = make(chan struct{}) })
+		close(dead)
+		time.Sleep(2 * time.Second)
+		if s := strings.Join(l.log.lines()[before:], ""); !strings.Contains(s, "port has ended") {
+			t.Errorf("the next end was not said:\n%s", s)
+		}
+	})
+}
+
 // field case 28: 300 addresses on an endpoint, 130 devices, a device with 255
 // ports; every address leads to its own endpoint.
 func TestManyOfEverything(t *testing.T) {

@@ -19,6 +19,8 @@ const (
 	// toldPolls is how many polls there are for one look at devices that tell of
 	// their changes by themselves: events can be lost (field case 22).
 	toldPolls = 10
+	// lived is how long a port has to work until its next end is news.
+	lived = time.Minute
 )
 
 // initTopology takes the first look.
@@ -184,7 +186,8 @@ func (e *Engine) told() bool {
 }
 
 // closeDead closes ports whose SA client has ended by itself (field case 76), so
-// that they are opened anew even if the device looks as it did before.
+// that they are opened anew even if the device looks as it did before. One that ends
+// again and again is told once, until it has lived for a while.
 func (e *Engine) closeDead() {
 	for _, p := range e.ports.ports {
 		d, ok := p.sa.(interface{ Done() <-chan struct{} })
@@ -193,7 +196,13 @@ func (e *Engine) closeDead() {
 		}
 		select {
 		case <-d.Done():
-			e.log.Warn("port has ended, opening it again", "device", p.id.dev, "port", p.id.num)
+			end := "end " + p.name()
+			if time.Since(p.since) >= lived {
+				delete(e.ports.said, end)
+			}
+			e.once(end, true, func() {
+				e.log.Warn("port has ended, opening it again", "device", p.id.dev, "port", p.id.num)
+			})
 			e.closePort(p)
 			e.closeSA(p)
 			e.ports.again = true

@@ -285,13 +285,14 @@ func TestTermDuringStart(t *testing.T) {
 }
 
 // Without any InfiniBand device the service is there and says so, and a client is
-// told at once (field case 20).
+// told at once (field cases 20 and 70).
 func TestNoDevice(t *testing.T) {
 	if entries, err := os.ReadDir("/sys/class/infiniband"); err == nil && len(entries) > 0 {
 		t.Skip("this machine has InfiniBand devices")
 	}
 	begin := time.Now()
-	d := start(t, setup{fabric: "umad"})
+	socket := filepath.Join(t.TempDir(), "metrics")
+	d := start(t, setup{fabric: "umad", args: []string{"--metrics", socket}})
 	if took := time.Since(begin); took > 10*time.Second {
 		t.Errorf("ready after %v", took)
 	}
@@ -301,6 +302,16 @@ func TestNoDevice(t *testing.T) {
 	}
 	if n := strings.Count(d.out.String(), "no InfiniBand port yet"); n != 1 {
 		t.Errorf("%d lines about it, want 1", n)
+	}
+	// field case 70: a scrape has the daemon's own series, and says nothing.
+	said := strings.Count(d.out.String(), "\n")
+	for range 20 {
+		if got := page(t, socket); !strings.Contains(got, "\nacmd_service_resolves_total 1\n") || strings.Contains(got, "device=") {
+			t.Fatalf("page without hardware:\n%s", got)
+		}
+	}
+	if n := strings.Count(d.out.String(), "\n") - said; n != 0 {
+		t.Errorf("%d lines in the log of 20 scrapes:\n%s", n, d.out)
 	}
 }
 

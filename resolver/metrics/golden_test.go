@@ -100,3 +100,37 @@ func TestBadLabel(t *testing.T) {
 		t.Error("the bad label is there")
 	}
 }
+
+// field case 68: what is listed twice is on the page once, and spoils nothing.
+func TestListedTwice(t *testing.T) {
+	s := synthetic()
+	s.Endpoints = append(s.Endpoints, s.Endpoints[0])
+	s.Ports = append(s.Ports, s.Ports[0])
+	s.Groups = append(s.Groups, s.Groups[0])
+	s.Events = append(s.Events, s.Events[0])
+	s.Programs = append(s.Programs, s.Programs[0])
+	w := httptest.NewRecorder()
+	h := (&Server{ln: limit(nil)}).handler(fixed{s}, nil)
+	h.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	if w.Code != 200 {
+		t.Fatalf("status %d: %s", w.Code, w.Body)
+	}
+	got := w.Body.String()
+	for _, want := range []string{
+		`acmd_endpoint_resolves_total{device="mlx5_0",pkey="0xffff",port="1"} 12`,
+		`acmd_endpoint_resolves_total{device="mlx5_1",pkey="0xffff",port="2"} 32`,
+		"acmd_flights 26710",
+	} {
+		if strings.Count(got, want+"\n") != 1 {
+			t.Errorf("%s is there %d times", want, strings.Count(got, want+"\n"))
+		}
+	}
+	seen := map[string]bool{}
+	for line := range strings.Lines(got) {
+		series, _, _ := strings.Cut(line, "} ")
+		if !strings.HasPrefix(line, "#") && seen[series] {
+			t.Errorf("twice: %s", line)
+		}
+		seen[series] = true
+	}
+}

@@ -3,9 +3,11 @@
 package service
 
 import (
+	"context"
 	"log/slog"
 	"sort"
 	"sync"
+	"time"
 
 	"acmd/bpf"
 	"acmd/mad/transport"
@@ -27,6 +29,7 @@ type portTable struct {
 
 	mu    sync.Mutex
 	ports map[portID]*saPort
+	told  map[portID]openings
 	door  *acmsock.Server // whose loop may run the clients' turns
 }
 
@@ -35,8 +38,20 @@ type portID struct {
 	port   uint8
 }
 
+// A port that opens again and again is told openLines times in openLinesEvery
+// (field case 76); the rest is for whoever looks closer.
+const (
+	openLines      = 3
+	openLinesEvery = 10 * time.Minute
+)
+
+type openings struct {
+	since time.Time
+	n     int
+}
+
 func newPortTable(f transport.Fabric, cfg saclient.Config, counters *bpf.Maps, log *slog.Logger) *portTable {
-	t := &portTable{fabric: f, cfg: cfg, counters: counters, log: log, ports: map[portID]*saPort{}}
+	t := &portTable{fabric: f, cfg: cfg, counters: counters, log: log, ports: map[portID]*saPort{}, told: map[portID]openings{}}
 	t.cfg.Suspect = t.doubt
 	return t
 }
@@ -64,9 +79,25 @@ func (t *portTable) open(device string, info transport.PortInfo) (resolver.SA, e
 	}
 	t.mu.Unlock()
 	caps := p.Caps()
-	log.Info("port is open", "multicast", caps.Multicast, "listens", caps.Listens, "qpn", caps.QPN,
+	log.Log(context.Background(), t.openLevel(s.id), "port is open", "multicast", caps.Multicast, "listens", caps.Listens, "qpn", caps.QPN,
 		"reports", caps.Reports, "timers", caps.Timers)
 	return s, nil
+}
+
+// openLevel is the level of the log at which an opening is told.
+func (t *portTable) openLevel(id portID) slog.Level {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o := t.told[id]
+	if now := time.Now(); now.Sub(o.since) >= openLinesEvery {
+		o = openings{since: now}
+	}
+	o.n++
+	t.told[id] = o
+	if o.n > openLines {
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
 }
 
 // doubt is what SA clients call when their traffic goes nowhere.
