@@ -3,8 +3,10 @@
 package acmp
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -24,7 +26,8 @@ const (
 	// a long one does not end in a storm.
 	minJoinPause = 200 * time.Millisecond
 	maxJoinPause = 30 * time.Second
-	// joinLogEvery bounds the log lines about one group.
+	// joinLogEvery bounds the log lines about the joins of a port: what befalls one
+	// of its partitions befalls all, and there may be 126 (field case 67).
 	joinLogEvery = time.Minute
 )
 
@@ -49,7 +52,6 @@ type group struct {
 	timer   sa.Timer  // the next join
 	rec     madsa.MCMemberRecord
 	err     error // of the last join
-	logged  time.Time
 }
 
 func newGroup(m *member, rate mad.Rate, mtu mad.MTU) *group {
@@ -145,10 +147,11 @@ func (g *group) joinOver(rec *madsa.MCMemberRecord, err error) {
 		g.failed(err)
 		return
 	}
-	if !g.joined {
-		p.src.log.Info("acm: joined", "device", p.key.device, "port", p.key.num, "pkey", g.m.ep.PKey, "group", g.mgid, "mlid", rec.MLID())
-	}
+	first := !g.joined
 	g.rec, g.joined = *rec, true
+	if first {
+		g.saysJoined()
+	}
 	g.since, g.err = time.Now(), nil
 	p.client.Stop(&g.timer)
 	if g.again {
@@ -157,6 +160,19 @@ func (g *group) joinOver(rec *madsa.MCMemberRecord, err error) {
 	}
 	p.publish()
 	g.m.pump()
+}
+
+// saysJoined logs the last group of a port that was missing; those before it are
+// details.
+func (g *group) saysJoined() {
+	p := g.m.port
+	level := slog.LevelDebug
+	joined, wanted := p.tally()
+	if joined == wanted {
+		level = slog.LevelInfo
+	}
+	p.src.log.Log(context.Background(), level, "acm: joined", "device", p.key.device, "port", p.key.num, "pkey", g.m.ep.PKey,
+		"group", g.mgid, "mlid", g.rec.MLID(), "joined", joined, "groups", wanted)
 }
 
 // failed plans the next join. A membership from before stays in use: if the SM
@@ -169,11 +185,13 @@ func (g *group) failed(err error) {
 	pause := min(max(elapsed/5, minJoinPause), maxJoinPause)
 	pause = pause/2 + time.Duration(p.rnd.Int64N(int64(pause/2)+1))
 	p.client.Start(&g.timer, pause)
-	if now := time.Now(); now.Sub(g.logged) >= joinLogEvery {
-		g.logged = now
+	if now := time.Now(); now.Sub(p.joinLogged) >= joinLogEvery {
+		p.joinLogged = now
 		ep := g.m.ep
+		joined, wanted := p.tally()
 		p.src.log.Warn("acm: join", "device", p.key.device, "port", p.key.num, "pkey", ep.PKey, "group", g.mgid, "err", err,
-			"mtu_code", g.mtu, "port_mtu_code", ep.Port.MTU, "rate_code", g.rate, "port_rate_code", ep.Port.Rate)
+			"mtu_code", g.mtu, "port_mtu_code", ep.Port.MTU, "rate_code", g.rate, "port_rate_code", ep.Port.Rate,
+			"joined", joined, "groups", wanted)
 	}
 	if g == g.m.groups[0] && !g.joined {
 		g.m.fail(g.notJoined())

@@ -31,7 +31,8 @@ type port struct {
 	byTID   map[uint32]*lookup
 	ended   error
 
-	conflicts conflicts
+	conflicts  conflicts
+	joinLogged time.Time // when a refused join was last told
 
 	second  int64 // start of the second in which answers were counted
 	answers int   // sent in it
@@ -81,6 +82,19 @@ func (p *port) setEndpoints(eps []*resolver.Endpoint) {
 		m.start()
 	}
 	p.publish()
+}
+
+// tally counts the groups that the port is in, and those that it should be in.
+func (p *port) tally() (joined, wanted int) {
+	for _, m := range p.members {
+		wanted += len(m.groups)
+		for _, g := range m.groups {
+			if g.joined {
+				joined++
+			}
+		}
+	}
+	return joined, wanted
 }
 
 // rejoin has every endpoint that is older than age join again.
