@@ -84,21 +84,21 @@ func (e *Engine) EndpointCounters(ep *Endpoint) (c Counters) {
 
 // Stats is what the engine counts beside the seven counters.
 type Stats struct {
-	Flights        int    // lookups under way
-	Waiters        int    // queries that wait for them
-	Started        uint64 // flights
-	Joined         uint64 // queries that joined a flight of others
-	Refused        uint64 // queries refused because of MaxFlights or MaxWaiters
-	LateWaiters    uint64 // waiters that were told StatusTimedOut while their flight went on
-	Voided         uint64 // answers thrown away because of an invalidation meanwhile
-	RouteAsks      uint64 // path queries for addresses; Shared ones joined another's
-	RouteShared    uint64
-	Refreshes      uint64 // lookups behind a hit
-	RefreshDropped uint64 // due, but over the rate; a later hit tries again
-	Negative       uint64 // failures remembered
-	SourceAsks     uint64 // questions to the host's routing
-	Notices        uint64 // told by the SM
-	NoticeDrops    uint64 // paths dropped for them
+	Flights        int    `json:"flights"`      // lookups under way
+	Waiters        int    `json:"waiters"`      // queries that wait for them
+	Started        uint64 `json:"started"`      // flights
+	Joined         uint64 `json:"joined"`       // queries that joined a flight of others
+	Refused        uint64 `json:"refused"`      // queries refused because of MaxFlights or MaxWaiters
+	LateWaiters    uint64 `json:"late_waiters"` // waiters that were told StatusTimedOut while their flight went on
+	Voided         uint64 `json:"voided"`       // answers thrown away because of an invalidation meanwhile
+	RouteAsks      uint64 `json:"route_asks"`   // path queries for addresses; Shared ones joined another's
+	RouteShared    uint64 `json:"route_shared"`
+	Refreshes      uint64 `json:"refreshes"`       // lookups behind a hit
+	RefreshDropped uint64 `json:"refresh_dropped"` // due, but over the rate; a later hit tries again
+	Negative       uint64 `json:"negative"`        // failures remembered
+	SourceAsks     uint64 `json:"source_asks"`     // questions to the host's routing
+	Notices        uint64 `json:"notices"`         // told by the SM
+	NoticeDrops    uint64 `json:"notice_drops"`    // paths dropped for them
 }
 
 type engineStats struct {

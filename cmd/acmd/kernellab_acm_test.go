@@ -83,7 +83,7 @@ func TestKernelDaemonMulticast(t *testing.T) {
 		t.Fatal("resolved without an answer")
 	}
 	l.same("sib2", o.r.Paths[0].Record, l.labQuery("sib2", false))
-	if out := l.acmctl("state"); !strings.Contains(out, `"Found": 1`) {
+	if out := l.acmctl("state"); !strings.Contains(out, `"found": 1`) {
 		t.Errorf("state:\n%s", out)
 	}
 }

@@ -22,7 +22,7 @@ type labState struct {
 		}
 	}
 	Events []struct{ Device, Source string }
-	Engine struct{ NoticeDrops uint64 }
+	Engine resolver.Stats
 }
 
 func (l *kernelLab) state() (s labState) {

@@ -13,19 +13,19 @@ import (
 
 // Stats is a snapshot of a source's counters.
 type Stats struct {
-	Lookups    uint64 // lookups started
-	Requests   uint64 // multicast requests sent, retries included
-	Responses  uint64 // answers to them
-	Found      uint64 // lookups that found their address, by answer or by overhearing
-	Timeouts   uint64 // lookups that nobody answered
-	Overload   uint64 // lookups refused: a bound was hit
-	Heard      uint64 // well-formed requests of other nodes
-	Answered   uint64 // answers sent to them
-	Joins      uint64 // joins sent to the SA
-	JoinErrors uint64 // joins that did not work
-	Conflicts  uint64 // datagrams that showed an address to be claimed by two nodes
+	Lookups    uint64 `json:"lookups"`     // lookups started
+	Requests   uint64 `json:"requests"`    // multicast requests sent, retries included
+	Responses  uint64 `json:"responses"`   // answers to them
+	Found      uint64 `json:"found"`       // lookups that found their address, by answer or by overhearing
+	Timeouts   uint64 `json:"timeouts"`    // lookups that nobody answered
+	Overload   uint64 `json:"overload"`    // lookups refused: a bound was hit
+	Heard      uint64 `json:"heard"`       // well-formed requests of other nodes
+	Answered   uint64 `json:"answered"`    // answers sent to them
+	Joins      uint64 `json:"joins"`       // joins sent to the SA
+	JoinErrors uint64 `json:"join_errors"` // joins that did not work
+	Conflicts  uint64 `json:"conflicts"`   // datagrams that showed an address to be claimed by two nodes
 	// Refused counts received datagrams that led to nothing, by reason.
-	Refused map[string]uint64
+	Refused map[string]uint64 `json:"refused"`
 }
 
 type counters struct {

@@ -73,20 +73,20 @@ func named[R interface {
 // Stats is a reading of the server's counters. They never go back, apart from
 // Open and Pending.
 type Stats struct {
-	Open     int64 // connections now
-	Pending  int64 // questions in the engine now, also of clients that left
-	Accepted uint64
-	Rejected RejectCounts
-	Closed   CloseCounts
+	Open     int64        `json:"open"`    // connections now
+	Pending  int64        `json:"pending"` // questions in the engine now, also of clients that left
+	Accepted uint64       `json:"accepted"`
+	Rejected RejectCounts `json:"rejected"`
+	Closed   CloseCounts  `json:"closed"`
 
-	Requests   uint64 // framed requests
-	BytesIn    uint64
-	BytesOut   uint64
-	Faults     FaultCounts
-	BodyErrors uint64 // RESOLVE requests refused by the parser
-	Refused    uint64 // refused because too many questions wait
-	Superseded uint64 // requests with tid 0 overtaken by another
-	Paused     uint64 // times that accepting had to pause
+	Requests   uint64      `json:"requests"` // framed requests
+	BytesIn    uint64      `json:"bytes_in"`
+	BytesOut   uint64      `json:"bytes_out"`
+	Faults     FaultCounts `json:"faults"`
+	BodyErrors uint64      `json:"body_errors"` // RESOLVE requests refused by the parser
+	Refused    uint64      `json:"refused"`     // refused because too many questions wait
+	Superseded uint64      `json:"superseded"`  // requests with tid 0 overtaken by another
+	Paused     uint64      `json:"paused"`      // times that accepting had to pause
 }
 
 // cell is a counter with one writer, the loop, and any number of readers.

@@ -10,37 +10,37 @@ import (
 
 // Stats is a snapshot of a client's counters and gauges.
 type Stats struct {
-	Queries    uint64 // flights accepted
-	Refused    uint64 // flights and posts refused: queue full
-	Sent       uint64 // SA requests sent, retries included
-	Retries    uint64 // of them, tries after a flight's first
-	Answers    uint64 // answers that ended a flight, success or status
-	Failures   uint64 // flights that ended with an error
-	Timeouts   uint64 // tries without an answer
-	Busy       uint64 // BUSY answers
-	OK         uint64 // answers with success
-	NoRecords  uint64 // "no records" answers
-	Errors     uint64 // answers with another status
-	NoSA       uint64 // answers of a node without an SA
-	Mismatched uint64 // answers to another question under a TID of ours
-	Stray      uint64 // late, duplicate or foreign answers
-	Malformed  uint64 // packets of a wrong version, length or class
-	Unhandled  uint64 // packets that nobody takes
-	Datagrams  uint64 // packets sent with SendTo and Reply
-	SendErrors uint64 // packets that the transport refused
-	RecvErrors uint64 // passing faults of receive
-	Suspects   uint64 // calls of Config.Suspect
+	Queries    uint64 `json:"queries"`     // flights accepted
+	Refused    uint64 `json:"refused"`     // flights and posts refused: queue full
+	Sent       uint64 `json:"sent"`        // SA requests sent, retries included
+	Retries    uint64 `json:"retries"`     // of them, tries after a flight's first
+	Answers    uint64 `json:"answers"`     // answers that ended a flight, success or status
+	Failures   uint64 `json:"failures"`    // flights that ended with an error
+	Timeouts   uint64 `json:"timeouts"`    // tries without an answer
+	Busy       uint64 `json:"busy"`        // BUSY answers
+	OK         uint64 `json:"ok"`          // answers with success
+	NoRecords  uint64 `json:"no_records"`  // "no records" answers
+	Errors     uint64 `json:"errors"`      // answers with another status
+	NoSA       uint64 `json:"no_sa"`       // answers of a node without an SA
+	Mismatched uint64 `json:"mismatched"`  // answers to another question under a TID of ours
+	Stray      uint64 `json:"stray"`       // late, duplicate or foreign answers
+	Malformed  uint64 `json:"malformed"`   // packets of a wrong version, length or class
+	Unhandled  uint64 `json:"unhandled"`   // packets that nobody takes
+	Datagrams  uint64 `json:"datagrams"`   // packets sent with SendTo and Reply
+	SendErrors uint64 `json:"send_errors"` // packets that the transport refused
+	RecvErrors uint64 `json:"recv_errors"` // passing faults of receive
+	Suspects   uint64 `json:"suspects"`    // calls of Config.Suspect
 
-	Subscribed      int    // traps that the SM reports to this port, as far as we know
-	Subscriptions   uint64 // times that the whole subscription was made
-	SubscribeErrors uint64 // subscriptions that the SM did not take
-	Reports         uint64 // notices taken
-	ReportsForeign  uint64 // Reports that were not the SM's
-	ReportsOver     uint64 // Reports beyond what is taken in a second
+	Subscribed      int    `json:"subscribed"`       // traps that the SM reports to this port, as far as we know
+	Subscriptions   uint64 `json:"subscriptions"`    // times that the whole subscription was made
+	SubscribeErrors uint64 `json:"subscribe_errors"` // subscriptions that the SM did not take
+	Reports         uint64 `json:"reports"`          // notices taken
+	ReportsForeign  uint64 `json:"reports_foreign"`  // Reports that were not the SM's
+	ReportsOver     uint64 `json:"reports_over"`     // Reports beyond what is taken in a second
 
-	Outstanding int // flights in the window
-	Window      int // its size now
-	Queued      int // flights in hand beyond the window
+	Outstanding int `json:"outstanding"` // flights in the window
+	Window      int `json:"window"`      // its size now
+	Queued      int `json:"queued"`      // flights in hand beyond the window
 }
 
 // counters are written by the owner goroutine, save refused, and read by any.
