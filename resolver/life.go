@@ -58,7 +58,11 @@ func (e *Engine) build() *topology {
 		for j := range dev.Ports {
 			id := portID{dev.Name, dev.Ports[j].Num}
 			p := s.ports[id]
-			if p == nil || done[id] || p.info.State != mad.PortActive || dev.Ports[j].LinkLayer != transport.LinkInfiniBand {
+			if p == nil || done[id] || dev.Ports[j].LinkLayer != transport.LinkInfiniBand {
+				continue
+			}
+			if p.info.State != mad.PortActive {
+				e.fileIdle(t, p)
 				continue
 			}
 			done[id] = true
@@ -204,6 +208,18 @@ func (e *Engine) fileAddresses(t *topology, v *portView, ev *epView) {
 			v.addScope(a.GID, scope)
 		}
 		t.bySource[a.Addr] = ref
+	}
+}
+
+// fileIdle notes the addresses of a port that is not active, for whoever asks from
+// one of them to be told so.
+func (e *Engine) fileIdle(t *topology, p *portState) {
+	err := fmt.Errorf("source address is that of %s, which is not active (%v)", p.name(), p.info.State)
+	keys, _ := partitions(p.info.PKeys)
+	for _, k := range keys {
+		for _, a := range addressesOf(p.id.dev, &p.info, k, keys[0], e.ports.hosts, e.ports.entries) {
+			t.idle[a.Addr] = err
+		}
 	}
 }
 

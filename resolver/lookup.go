@@ -72,8 +72,12 @@ func (e *Engine) target(t *topology, q *Query, now int64, tg *target, a *Answer)
 	}
 	ref, ok := t.bySource[*tg.src]
 	if !ok {
+		err := t.idle[*tg.src]
+		if err == nil {
+			err = errNoSource
+		}
 		a.Src = Addr{}
-		return a.refuse(StatusSrcAddr, errNoSource)
+		return a.refuse(StatusSrcAddr, err)
 	}
 	tg.ev, tg.sgid, tg.slot, tg.scope = ref.ev, ref.gid, ref.slot, ref.scope
 	tg.key = cache.MakeKey(ref.slot, q.Dst.Kind, q.Dst.Bytes())

@@ -18,6 +18,7 @@ type topology struct {
 	endpoints []*Endpoint
 	ports     []*portView // active, with at least one endpoint, in table order
 	bySource  map[Addr]sourceRef
+	idle      map[Addr]error // addresses of ports that are not active: which, and how it is
 	bySlot    map[uint16]*epView
 	byGID     map[mad.GID][]*portView // a port for each GID of its table
 	byPrefix  map[uint64][]*portView
@@ -124,7 +125,7 @@ func (t *topology) add(v *portView) {
 
 func newTopology() *topology {
 	return &topology{
-		bySource: map[Addr]sourceRef{}, bySlot: map[uint16]*epView{}, byGID: map[mad.GID][]*portView{},
+		bySource: map[Addr]sourceRef{}, idle: map[Addr]error{}, bySlot: map[uint16]*epView{}, byGID: map[mad.GID][]*portView{},
 		byPrefix: map[uint64][]*portView{}, byLID: map[mad.LID][]*portView{}, scopes: map[portID][]cache.Scope{},
 	}
 }

@@ -330,6 +330,67 @@ func TestPortBounce(t *testing.T) {
 	})
 }
 
+// field case 48: adapters that share a node GUID, as functions of one adapter do, go
+// up and down apart from each other.
+func TestEqualNodeGUIDs(t *testing.T) {
+	up := [2]transport.PortInfo{port(1, 5), port(1, 6)}
+	names := [2]string{"mlx5_0", "mlx5_1"}
+	bubble(t, func(l *lab, c *Config) {
+		l.fab.devs = nil
+		l.host.addrs = []HostAddr{
+			{IP: netip.MustParseAddr("10.0.0.1"), Ifname: "ib0", GID: gidOf(5), PKey: 0xffff},
+			{IP: netip.MustParseAddr("10.0.0.2"), Ifname: "ib1", GID: gidOf(6), PKey: 0xffff},
+		}
+	}, func(t *testing.T, l *lab) {
+		q := [2]Query{byIP("10.0.0.1", "10.0.0.9"), byIP("10.0.0.2", "10.0.0.9")}
+		l.knows(q[0].Dst, 9)
+		for _, step := range []struct {
+			which int
+			typ   transport.EventType
+			up    [2]bool
+		}{
+			{0, transport.EventPortActive, [2]bool{true, false}},
+			{1, transport.EventPortActive, [2]bool{true, true}},
+			{0, transport.EventPortError, [2]bool{false, true}},
+			{1, transport.EventPortError, [2]bool{false, false}},
+		} {
+			var devs []transport.Device
+			for i, p := range up {
+				if !step.up[i] {
+					p.State = mad.PortDown
+				}
+				devs = append(devs, device(names[i], p))
+			}
+			if devs[0].NodeGUID != devs[1].NodeGUID {
+				t.Fatal("the adapters do not share a node GUID")
+			}
+			l.fab.set(devs...)
+			l.event(step.typ, names[step.which], 1)
+			time.Sleep(time.Second)
+			active := 0
+			for i := range q {
+				want := StatusSrcAddr
+				switch {
+				case step.up[i]:
+					want, active = StatusSuccess, active+1
+				case step.up == [2]bool{}:
+					want = StatusNotConn
+				}
+				a := l.want(q[i], want)
+				if step.up[i] && a.Path.SLID() != up[i].LID {
+					t.Errorf("%s: a path from LID %v", names[i], a.Path.SLID())
+				}
+				if want == StatusSrcAddr && !strings.Contains(a.Err.Error(), names[i]+"/1, which is not active") {
+					t.Errorf("%s: %v", names[i], a.Err)
+				}
+			}
+			if got := keysOf(l.e.Endpoints()); len(got) != active {
+				t.Errorf("%d ports are active, endpoints %v", active, got)
+			}
+		}
+	})
+}
+
 // What a change of the port costs.
 func TestDiffPorts(t *testing.T) {
 	base := port(1, 5)
