@@ -142,9 +142,11 @@ type Config struct {
 	Counters *bpf.Maps
 
 	// OnTopology is told the endpoints on active ports after each change of
-	// them, OnEvent each event of an InfiniBand port that exists, once the
-	// topology is up to date. Both run on the topology goroutine, OnTopology for
-	// the first time inside New; they must not call SetAddresses.
+	// them, OnEvent each event of an InfiniBand port that exists, after a look at
+	// the devices. Of events that follow each other closely that is the look at the
+	// first one; OnTopology tells what they changed when they have ended. Both run
+	// on the topology goroutine, OnTopology for the first time inside New; they must
+	// not call SetAddresses.
 	OnTopology func([]*Endpoint)
 	OnEvent    func(transport.Event)
 	// OnNotice is told each notice of the SM, after the engine acted on it. It runs
