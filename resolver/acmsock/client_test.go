@@ -228,11 +228,14 @@ func TestDial(t *testing.T) {
 	}
 	u := serve(t, newFake(), nil)
 	d.RunDir = u.cfg.RunDir
-	c, err := d.Dial(ctx, "")
-	if err != nil {
-		t.Fatal(err)
+	t.Chdir(u.cfg.RunDir)
+	for _, service := range []string{"", "./" + unixSocketName} {
+		c, err := d.Dial(ctx, service)
+		if err != nil {
+			t.Fatalf("%q: %v", service, err)
+		}
+		c.Close()
 	}
-	c.Close()
 }
 
 func TestDialSplit(t *testing.T) {

@@ -34,15 +34,15 @@ func Dial(ctx context.Context, service string) (*Client, error) {
 	return d.Dial(ctx, service)
 }
 
-// Dial connects to a service: "/path" or "@abstract" is a unix socket, anything
-// else host[:port] over TCP, the port by default from the port file. Every
+// Dial connects to a service: a path (anything with a slash) or "@abstract" is a
+// unix socket, anything else host[:port] over TCP, the port by default from the port file. Every
 // address of the name is tried in turn, so that a "localhost" which is ::1 first
 // still reaches a service on 127.0.0.1. Empty means the unix socket in RunDir.
 func (d *Dialer) Dial(ctx context.Context, service string) (*Client, error) {
 	if service == "" {
 		service = filepath.Join(d.runDir(), unixSocketName)
 	}
-	if service[0] == '/' || service[0] == '@' {
+	if service[0] == '@' || strings.Contains(service, "/") {
 		c, err := dialUnix(ctx, service)
 		if err != nil {
 			return nil, err
