@@ -28,7 +28,7 @@ import (
 // speaker is a daemon in the matrix.
 type speaker struct {
 	name, dir string
-	acmd      bool // else stock ibacm
+	stock     *peer.Ibacm // nil: acmd
 	proc      *peer.Process
 	addrs     map[string]string
 	gid       string
@@ -99,10 +99,10 @@ func (m *matrix) speaker(t *testing.T, node string) *speaker {
 	s.gid, s.lid = fmt.Sprintf("fe80::10:%x", uint64(guid+1)&0xffff), m.LID(t, guid+1)
 	if node < "node-c" {
 		d := peer.StartIbacm(t, m.Fabric, node, o...)
-		s.dir, s.proc = d.Dir, d.Proc
+		s.dir, s.proc, s.stock = d.Dir, d.Proc, d
 	} else {
 		d := peer.StartAcmd(t, m.Fabric, node, o...)
-		s.dir, s.proc, s.acmd = d.Dir, d.Proc, true
+		s.dir, s.proc = d.Dir, d.Proc
 	}
 	return s
 }
@@ -132,12 +132,11 @@ func (s *speaker) state(t *testing.T) (st state) {
 // joined waits until s is in its groups.
 func (s *speaker) joined(t *testing.T) {
 	t.Helper()
+	if s.stock != nil {
+		s.stock.WaitJoined(t, s.own("n"))
+		return
+	}
 	eventually(t, s.name+" joins", func() bool {
-		if !s.acmd {
-			// Out of its group a stock daemon does not even find itself.
-			_, status := peer.IbAcme(t, peer.Client{RunDir: s.dir}, "-f", "n", "-s", s.own("n"), "-d", s.own("n"))
-			return status == 0
-		}
 		st := s.state(t)
 		for _, g := range st.Groups {
 			if !g.Joined {

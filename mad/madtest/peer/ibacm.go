@@ -82,8 +82,9 @@ func (f *Fabric) UDDir(t testing.TB) string {
 	return dir
 }
 
-// StartIbacm runs the stock daemon attached to node and waits for its socket. It
-// takes one of the simulator's slots.
+// StartIbacm runs the stock daemon attached to node and waits for its socket, which
+// is there before its ports are up, see [Ibacm.WaitJoined]. It takes one of the
+// simulator's slots.
 func StartIbacm(t testing.TB, f *Fabric, node string, opts ...IbacmOption) *Ibacm {
 	t.Helper()
 	Need(t, "ibacm", "umad2sim")
@@ -128,6 +129,16 @@ func StartIbacm(t testing.TB, f *Fabric, node string, opts ...IbacmOption) *Ibac
 		return err == nil && st.Size() > 0
 	})
 	return d
+}
+
+// WaitJoined waits until the daemon is in its group: out of it a stock daemon does
+// not even find itself. name is one of its own.
+func (d *Ibacm) WaitJoined(t testing.TB, name string) {
+	t.Helper()
+	waitFor(t, d.Proc, "ibacm on "+d.Node+" joins", func() bool {
+		_, status := IbAcme(t, Client{RunDir: d.Dir}, "-f", "n", "-s", name, "-d", name)
+		return status == 0
+	})
 }
 
 // write writes the daemon's files to dir; the lines of defaults come first.

@@ -77,7 +77,9 @@ func TestStockPeers(t *testing.T) {
 		t.Errorf("LIDs: %v", f.LIDs())
 	}
 	a := StartIbacm(t, f, "node-a", Address("10.99.0.1"))
-	StartIbacm(t, f, "node-b", Option("log_level 1"))
+	b := StartIbacm(t, f, "node-b", Option("log_level 1"))
+	a.WaitJoined(t, "node-a")
+	b.WaitJoined(t, "node-b")
 	client := Client{RunDir: a.Dir, GUID: nodeA - 1}
 	lidA, lidB := f.LID(t, nodeA), f.LID(t, nodeB)
 
