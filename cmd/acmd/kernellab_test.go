@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"acmd/mad"
+	"acmd/mad/madtest"
 	"acmd/mad/ring"
 	"acmd/mad/sa"
 	"acmd/mad/transport"
@@ -104,7 +105,7 @@ func launchBound(t *testing.T, bounding *privilege.Set, sockets []*os.File, opti
 	if err := os.WriteFile(addr, []byte("node0 sib0 1 default\nnode1 sib1 1 default\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	d := &daemon{dir: dir, out: &output{}, done: make(chan struct{})}
+	d := &daemon{dir: dir, out: &madtest.Output{}, done: make(chan struct{})}
 	// The shell's process is the daemon's, which LISTEN_PID has to name.
 	d.Cmd = exec.Command("sh", "-c", `LISTEN_PID=$$ exec "$@"`, "sh",
 		labAcmd, "-P", "--fabric", "umad", "--run-dir", dir, "-O", opts, "-A", addr)

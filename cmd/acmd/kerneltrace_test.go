@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"acmd/mad/madtest"
 	"acmd/mad/umad/kernellab"
 )
 
@@ -147,7 +148,7 @@ func TestKernelTraceClients(t *testing.T) {
 		Slow []struct{ Command string }
 		Lost map[string]uint64
 	}
-	var said, told output
+	var said, told madtest.Output
 	watch := exec.Command(labAcmctl, "trace", "clients", "--json", "--slow", "1ns", "--lib", library)
 	watch.Stdout, watch.Stderr = &said, &told
 	if err := watch.Start(); err != nil {

@@ -17,12 +17,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"acmd/mad/fabric"
+	"acmd/mad/madtest"
 	"acmd/resolver"
 	"acmd/resolver/acmsock"
 	"acmd/resolver/control"
@@ -51,29 +51,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// output collects what a process says; it is written to while tests read it.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
-
 // daemon is a running process.
 type daemon struct {
 	*exec.Cmd
 	dir  string
-	out  *output
+	out  *madtest.Output
 	done chan struct{}
 	err  error
 }
@@ -128,7 +110,7 @@ func launch(t *testing.T, s setup) *daemon {
 		t.Fatal(err)
 	}
 	args := append([]string{"-P", "-O", opts, "-A", filepath.Join(s.dir, "addr.cfg"), "--run-dir", s.dir, "--fabric", s.fabric}, s.args...)
-	d := &daemon{dir: s.dir, out: &output{}, done: make(chan struct{})}
+	d := &daemon{dir: s.dir, out: &madtest.Output{}, done: make(chan struct{})}
 	if s.program == "" {
 		s.program = os.Args[0]
 	}

@@ -5,14 +5,11 @@
 package verbs
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"os"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -76,24 +73,6 @@ var (
 
 const mlid mad.LID = 0xc001
 
-// log collects what is logged.
-type log struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *log) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *log) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.b.String(), text)
-}
-
 // lab is an open port and a peer on the wire.
 type lab struct {
 	t      *testing.T
@@ -101,7 +80,7 @@ type lab struct {
 	inner  *fabric.Fabric
 	port   *Port
 	peer   *peer.UD
-	log    *log
+	log    *madtest.Output
 }
 
 func newLab(t *testing.T, cfg Config) *lab {
@@ -111,8 +90,8 @@ func newLab(t *testing.T, cfg Config) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{t: t, inner: f, log: &log{}}
-	cfg.Poison, cfg.Log = true, slog.New(slog.NewTextHandler(l.log, nil))
+	l := &lab{t: t, inner: f, log: &madtest.Output{}}
+	cfg.Poison, cfg.Log = true, l.log.Logger()
 	w, err := Wrap(f, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +108,7 @@ func newLab(t *testing.T, cfg Config) *lab {
 	}
 	var ok bool
 	if l.port, ok = p.(*Port); !ok {
-		t.Fatalf("no queue pair: %s", l.log.b.String())
+		t.Fatalf("no queue pair: %s", l.log)
 	}
 	l.peer = peer.NewUD(t, os.Getenv(preloaded), f.LID(3, 1), f.GID(3, 1))
 	l.peer.Join(t, group)
@@ -427,8 +406,8 @@ func TestNoQueuePair(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lg := &log{}
-	w, _ := Wrap(renamed{f}, Config{Log: slog.New(slog.NewTextHandler(lg, nil))})
+	lg := &madtest.Output{}
+	w, _ := Wrap(renamed{f}, Config{Log: lg.Logger()})
 	defer w.Close()
 	for range 3 {
 		p, err := w.Open("mlx5_9", 1)
@@ -440,8 +419,8 @@ func TestNoQueuePair(t *testing.T) {
 		}
 		p.Close()
 	}
-	if lg.count("mlx5_9 is not among them") != 1 {
-		t.Error(lg.b.String())
+	if lg.Count("mlx5_9 is not among them") != 1 {
+		t.Error(lg)
 	}
 }
 

@@ -3,37 +3,17 @@
 package acmp
 
 import (
-	"bytes"
-	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"acmd/mad"
 	"acmd/mad/fabric"
+	"acmd/mad/madtest"
 	madsa "acmd/mad/sa"
 	"acmd/resolver/sa"
 )
-
-// safeLog collects lines that the port's owner writes and the test reads.
-type safeLog struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *safeLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *safeLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
 
 // Field case 67: a port in 126 partitions says what befalls all of them once, with
 // how many there are, at the default level of the log.
@@ -46,12 +26,12 @@ func TestManyPartitionsAreOneLine(t *testing.T) {
 	cfg := fabric.Config{Nodes: 4, PKeys: func(int) []mad.PKey { return table }}
 	inBubble(t, cfg, func(t *testing.T, f *fabric.Fabric) {
 		refuse := f.AddRule(fabric.Rule{Attr: madsa.AttrMCMemberRecord, Do: fabric.Answer, Status: 0x0200})
-		lines := &safeLog{}
+		lines := &madtest.Output{}
 		p, err := f.Host(0).Open(fabric.DeviceName, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
-		nd := &node{tb: t, f: f, src: New(Config{}, slog.New(slog.NewTextHandler(lines, nil)))}
+		nd := &node{tb: t, f: f, src: New(Config{}, lines.Logger())}
 		nd.client = sa.Open(p, info(f, 0), sa.Config{Retries: 2}, nil)
 		defer nd.stop()
 		if err := nd.src.Attach(fabric.DeviceName, 1, nd.client); err != nil {

@@ -55,25 +55,16 @@ func watchClients(t *testing.T) *watched {
 	return w
 }
 
-// begun is a buffer that tells of the first write.
+// begun tells of the first write.
 type begun struct {
-	mu   sync.Mutex
-	b    bytes.Buffer
+	madtest.Output
 	once sync.Once
 	seen chan struct{}
 }
 
 func (b *begun) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	defer b.once.Do(func() { close(b.seen) })
-	return b.b.Write(p)
-}
-
-func (b *begun) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
+	return b.Output.Write(p)
 }
 
 // trace runs acmctl trace clients while raitest makes its calls.

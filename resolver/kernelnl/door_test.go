@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"acmd/mad"
+	"acmd/mad/madtest"
 	"acmd/mad/transport"
 	"acmd/resolver"
 	"acmd/resolver/kernelnl"
@@ -181,15 +182,15 @@ func TestWaitBounds(t *testing.T) {
 			if c.fail {
 				k.FailWait(errPermission)
 			}
-			log := &logLines{}
-			d := kernelnl.New(k, kernelnl.Config{Engine: nowhere{}, Wait: c.set, Log: log.logger()})
+			log := &madtest.Output{}
+			d := kernelnl.New(k, kernelnl.Config{Engine: nowhere{}, Wait: c.set, Log: log.Logger()})
 			if got := k.Timeout(); got != c.kernel {
 				t.Errorf("%v: the kernel waits %v, want %v", c.set, got, c.kernel)
 			}
 			if got := d.Stats().WaitMS; got != c.door {
 				t.Errorf("%v: the door assumes %d ms, want %d", c.set, got, c.door)
 			}
-			if n := log.count("stays as it is"); (n == 1) != c.fail {
+			if n := log.Count("stays as it is"); (n == 1) != c.fail {
 				t.Errorf("%v: said %d times that it failed", c.set, n)
 			}
 			d.Close()

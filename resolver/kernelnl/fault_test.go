@@ -5,13 +5,13 @@ package kernelnl_test
 import (
 	"encoding/binary"
 	"errors"
-	"log/slog"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"acmd/bpf"
+	"acmd/mad/madtest"
 	"acmd/resolver"
 	"acmd/resolver/kernelnl"
 	"acmd/resolver/kernelnl/kernelfake"
@@ -20,8 +20,6 @@ import (
 )
 
 var errPermission = unix.EPERM
-
-func (l *logLines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
 // nowhere is an engine that answers nothing until it is told to.
 type nowhere struct {
@@ -42,8 +40,8 @@ func alone(t *testing.T, edit func(*kernelnl.Config), f func(l *lab, e nowhere))
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		e := nowhere{asked: make(chan func(), 1<<16)}
-		l := &lab{t: t, k: kernelfake.New(), log: &logLines{}, maps: bpf.NewMemory()}
-		c := kernelnl.Config{Engine: e, Log: l.log.logger(), Counters: l.maps.Shard()}
+		l := &lab{t: t, k: kernelfake.New(), log: &madtest.Output{}, maps: bpf.NewMemory()}
+		c := kernelnl.Config{Engine: e, Log: l.log.Logger(), Counters: l.maps.Shard()}
 		if edit != nil {
 			edit(&c)
 		}
@@ -67,7 +65,7 @@ func TestForeign(t *testing.T) {
 		if s := l.d.Stats(); s.Foreign != 100 || s.Resolves+s.Malformed+s.Unknown != 0 {
 			t.Errorf("%+v", s)
 		}
-		if n := l.log.count("not from the kernel"); n != 1 {
+		if n := l.log.Count("not from the kernel"); n != 1 {
 			t.Errorf("said %d times", n)
 		}
 		l.clean()
@@ -84,7 +82,7 @@ func TestOverrun(t *testing.T) {
 		if s := l.d.Stats(); s.Overruns != 3 {
 			t.Errorf("%+v", s)
 		}
-		if n := l.log.count("faster than it could be answered"); n != 1 {
+		if n := l.log.Count("faster than it could be answered"); n != 1 {
 			t.Errorf("said %d times", n)
 		}
 		l.clean()
@@ -128,7 +126,7 @@ func TestUnknown(t *testing.T) {
 		if s := l.d.Stats(); s.Unknown != 200 || s.Malformed != 200 || s.Failed != 0 {
 			t.Errorf("%+v", s)
 		}
-		if a, b := l.log.count("operation refused"), l.log.count("request refused"); a != 1 || b != 1 {
+		if a, b := l.log.Count("operation refused"), l.log.Count("request refused"); a != 1 || b != 1 {
 			t.Errorf("said %d and %d times", a, b)
 		}
 		l.clean()
@@ -192,7 +190,7 @@ func TestBusy(t *testing.T) {
 		if s := l.d.Stats(); s.Busy != 7 || s.Expired != 4 || s.Answered != 1 {
 			t.Errorf("%+v", s)
 		}
-		if n := l.log.count("too many requests"); n != 1 {
+		if n := l.log.Count("too many requests"); n != 1 {
 			t.Errorf("said %d times", n)
 		}
 		l.clean()
@@ -264,7 +262,7 @@ func TestSendFails(t *testing.T) {
 		if s := l.d.Stats(); s.SendErrors != 5 || s.Answered != 1 {
 			t.Errorf("%+v", s)
 		}
-		if n := l.log.count("CAP_NET_ADMIN"); n != 1 {
+		if n := l.log.Count("CAP_NET_ADMIN"); n != 1 {
 			t.Errorf("said %d times", n)
 		}
 	})

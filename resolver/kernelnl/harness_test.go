@@ -5,9 +5,7 @@ package kernelnl_test
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,6 +13,7 @@ import (
 
 	"acmd/bpf"
 	"acmd/mad"
+	"acmd/mad/madtest"
 	"acmd/mad/sa"
 	"acmd/mad/transport"
 	"acmd/resolver"
@@ -40,7 +39,7 @@ type lab struct {
 	e    *resolver.Engine
 	sa   *scriptedSA
 	port *oneport
-	log  *logLines
+	log  *madtest.Output
 	host *hostnet.Static
 	maps *bpf.Maps // what the door counts for the service
 }
@@ -50,11 +49,11 @@ type lab struct {
 func bubble(t *testing.T, edit func(*resolver.Config, *kernelnl.Config), f func(l *lab)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		l := &lab{t: t, k: kernelfake.New(), sa: &scriptedSA{delay: 5 * time.Millisecond}, log: &logLines{}, maps: bpf.NewMemory()}
+		l := &lab{t: t, k: kernelfake.New(), sa: &scriptedSA{delay: 5 * time.Millisecond}, log: &madtest.Output{}, maps: bpf.NewMemory()}
 		l.port = &oneport{port: transport.PortInfo{Num: 1, State: mad.PortActive, LID: 1, SMLID: 1, MTU: 5, Rate: 7,
 			GIDs: []mad.GID{gid(1)}, PKeys: []mad.PKey{0xffff}}}
 		l.host = &hostnet.Static{Addrs: []resolver.HostAddr{{IP: netip.MustParseAddr("10.9.0.1"), Ifname: "ib1", GID: gid(1), PKey: 0xffff}}}
-		log := slog.New(slog.NewTextHandler(l.log, nil))
+		log := l.log.Logger()
 		rc := resolver.Config{
 			Fabric: l.port, Host: l.host, Log: log, AddrTimeout: resolver.Forever, RouteTimeout: resolver.Forever,
 			OpenSA: func(string, transport.PortInfo) (resolver.SA, error) { return l.sa, nil },
@@ -199,24 +198,6 @@ func (r rows) Locate(_ *resolver.Endpoint, _, dst *resolver.Addr, _ time.Time, d
 		return
 	}
 	done(resolver.Location{GID: g, Source: "rows"}, nil)
-}
-
-// logLines collects what is logged.
-type logLines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *logLines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *logLines) count(s string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), s)
 }
 
 // program is what a client of another door sees.
