@@ -249,6 +249,22 @@ func (k *fastClient) epoll(events uint32, before func()) {
 	}
 }
 
+// cases has clients do everything in fastCases with requests of these shapes.
+func (s *fastSite) cases(t *testing.T, shapes []shape) {
+	for _, h := range shapes {
+		s.t = t
+		s.warmAll(h)
+		for _, c := range fastCases {
+			t.Run(h.name+"/"+c.name, func(t *testing.T) {
+				k := s.dial(t)
+				s.warm(k, s.get(h, 77))
+				c.f(s, k, h)
+			})
+		}
+	}
+	s.t = t
+}
+
 // Whatever a client does, the kernel's answers are the daemon's, in the order of
 // the requests, and none is lost.
 func TestFastPathCases(t *testing.T) {
@@ -256,17 +272,7 @@ func TestFastPathCases(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			// So that a reply is owed while the next request comes.
 			s := startFast(t, mode, "fast_path_miss wait")
-			for _, h := range shapes {
-				s.t = t
-				s.warmAll(h)
-				for _, c := range fastCases {
-					t.Run(h.name+"/"+c.name, func(t *testing.T) {
-						k := s.dial(t)
-						s.warm(k, s.get(h, 77))
-						c.f(s, k, h)
-					})
-				}
-			}
+			s.cases(t, shapes)
 			if s.counts(bpf.KernelSplit) == 0 {
 				t.Error("no message ever lay in two pages")
 			}

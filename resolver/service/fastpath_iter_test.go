@@ -20,18 +20,7 @@ func TestFastPathIterator(t *testing.T) {
 			if plan := s.fast.State().Plan; plan.Insert != bpf.FastInsertIter || plan.All != (mode == "kernel-all") {
 				t.Fatalf("plan %+v", plan)
 			}
-			for _, h := range shapes[:3] { // the reply as long as the request, longer, shorter
-				s.t = t
-				s.warmAll(h)
-				for _, c := range fastCases {
-					t.Run(h.name+"/"+c.name, func(t *testing.T) {
-						k := s.dial(t)
-						s.warm(k, s.get(h, 77))
-						c.f(s, k, h)
-					})
-				}
-			}
-			s.t = t
+			s.cases(t, shapes[:3]) // the reply as long as the request, longer, shorter
 			walkedTogether(s)
 			flushedAndSwitched(s)
 			if st := s.fast.State(); mode == "kernel" && (st.Inserted == 0 || st.Refused != 0) {
