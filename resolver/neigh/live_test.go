@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"acmd/mad/madtest"
 	"acmd/resolver"
 	"acmd/resolver/hostnet"
+	"acmd/resolver/privilege"
 	"acmd/resolver/rtnl"
 	"acmd/resolver/rtnl/netns"
 
@@ -82,25 +82,10 @@ func TestLiveUnprivileged(t *testing.T) {
 	}
 	madtest.CheckLeaks(t)
 	f := wire(t)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread is of no use to others any more
-		head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-		var caps [2]unix.CapUserData
-		if err := unix.Capget(&head, &caps[0]); err != nil {
-			t.Error(err)
-			return
-		}
-		caps[0].Effective &^= 1 << unix.CAP_NET_ADMIN
-		if err := unix.Capset(&head, &caps[0]); err != nil {
-			t.Error(err)
-			return
-		}
+	err := privilege.With(^privilege.Of(unix.CAP_NET_ADMIN), func() error {
 		opened, err := openKernel()
 		if err != nil {
-			t.Error(err)
-			return
+			return err
 		}
 		defer opened.Close()
 		k := opened.(*kernel)
@@ -119,6 +104,9 @@ func TestLiveUnprivileged(t *testing.T) {
 				t.Errorf("%s: %+v, %v", dst, n, err)
 			}
 		}
-	}()
-	<-done
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
