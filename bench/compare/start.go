@@ -102,7 +102,7 @@ func (b *bench) startOwn(f *peer.Fabric, files string) (r startRun) {
 		d := b.startAcmd(c)
 		r.ready = d.ready
 		time.Sleep(settle)
-		r.idleKB = rssKB(d.cmd.Process.Pid)
+		r.idleKB = b.rss(d.cmd.Process.Pid)
 		r.load.RSSKB = r.idleKB
 		return r
 	}
@@ -122,7 +122,7 @@ func (b *bench) finishStart(r *startRun, first <-chan time.Duration, pid int, so
 	if r.answer = <-first; r.answer == 0 {
 		b.Fatalf("%s: no right answer within %v", sock, startLimit)
 	}
-	r.idleKB = rssKB(pid)
+	r.idleKB = b.rss(pid)
 	r.load = b.resolve("start", "-s", sock, "-pid", strconv.Itoa(pid), "-c", "4", "-once", "-src", "ip:"+startIP, "-dests", filepath.Join(files, "dests.ip"))
 }
 
@@ -155,21 +155,6 @@ func firstAnswer(sock, files string, begin time.Time) time.Duration {
 			return time.Since(begin)
 		}
 		time.Sleep(time.Millisecond)
-	}
-	return 0
-}
-
-// rssKB is the resident memory of a process.
-func rssKB(pid int) int {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) > 1 && f[0] == "VmRSS:" {
-			n, _ := strconv.Atoi(f[1])
-			return n
-		}
 	}
 	return 0
 }
