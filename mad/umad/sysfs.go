@@ -147,7 +147,7 @@ func (s sysfs) device(name string) (transport.Device, bool) {
 		}
 	}
 	sort.Slice(d.Ports, func(i, j int) bool { return d.Ports[i].Num < d.Ports[j].Num })
-	return d, true
+	return d, len(d.Ports) > 0 // the kernel takes the ports away before the device
 }
 
 // port reads one port. Only the state is indispensable: a port of another link

@@ -137,6 +137,24 @@ func TestNothingThere(t *testing.T) {
 	}
 }
 
+// A device that is going away, or coming, is there without ports for a moment, or
+// with ports that have no state.
+func TestDeviceGoesAway(t *testing.T) {
+	root := t.TempDir()
+	s := sysfs{root: filepath.Join(root, "sys")}
+	writePort(t, root, "mlx5_0", 1, 5)
+	writePort(t, root, "mlx5_1", 1, 6)
+	ports := filepath.Join(root, "sys/class/infiniband/mlx5_0/ports")
+	for _, gone := range []string{"1/state", "1"} {
+		if err := os.RemoveAll(filepath.Join(ports, gone)); err != nil {
+			t.Fatal(err)
+		}
+		if list, err := s.devices(); len(list) != 1 || list[0].Name != "mlx5_1" || err != nil {
+			t.Errorf("without ports/%s: devices %v, %v; want mlx5_1 alone", gone, list, err)
+		}
+	}
+}
+
 // A port whose device node is missing, or is no umad device, is told apart.
 func TestOpenWithoutDevice(t *testing.T) {
 	madtest.CheckLeaks(t)
