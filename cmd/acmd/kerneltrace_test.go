@@ -45,6 +45,23 @@ func (l *kernelLab) series() map[string]float64 {
 	return page
 }
 
+// settled is a reading to count from: nothing is on its way, which would be counted
+// half before it and half after.
+func (l *kernelLab) settled() (page map[string]float64) {
+	l.t.Helper()
+	kernellab.Eventually(l.t, "no SA request is on its way", func() bool {
+		page = l.series()
+		underWay := 0.0
+		for k, v := range page {
+			if strings.HasPrefix(k, "acmd_sa_inflight{") || strings.HasPrefix(k, "acmd_sa_queued{") {
+				underWay += v
+			}
+		}
+		return underWay == 0 && page[event("answered")] == page[part("count", "lag")]
+	})
+	return page
+}
+
 // since subtracts an earlier reading. Once nothing is on its way any more, the
 // kernel's view has to agree with the daemon's own.
 func (l *kernelLab) since(before map[string]float64) map[string]float64 {
@@ -94,7 +111,7 @@ func TestKernelDaemonTrace(t *testing.T) {
 	// ask has the daemon ask the SA n times, and asks it as often by itself.
 	ask := func(n int, rule string) map[string]float64 {
 		t.Helper()
-		before := l.series()
+		before := l.settled()
 		if rule != "" {
 			kernellab.Control(t, rule)
 		}
