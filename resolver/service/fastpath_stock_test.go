@@ -69,10 +69,11 @@ func stormCalls(t *testing.T) int {
 }
 
 // forget keeps the paths to nodes unknown, by flushing one after the other until
-// the test ends.
-func (s *fastSite) forget(from, to int) {
+// end is called or the test ends.
+func (s *fastSite) forget(from, to int) (end func()) {
 	stop, done := make(chan struct{}), make(chan struct{})
-	s.t.Cleanup(func() { close(stop); <-done })
+	end = sync.OnceFunc(func() { close(stop); <-done })
+	s.t.Cleanup(end)
 	go func() {
 		defer close(done)
 		for i := from; ; i++ {
@@ -87,6 +88,7 @@ func (s *fastSite) forget(from, to int) {
 			}
 		}
 	}()
+	return end
 }
 
 // Signals, one of ten paths unknown: librdmacm gives up on replies, never checks
