@@ -67,12 +67,12 @@ func TestAnswers(t *testing.T) {
 			"not_ours":        func(m *mad.Packet) { acm.View(m).Dest()[0]++ },
 			"stray":           func(m *mad.Packet) { m.SetMethod(mad.MethodGetResp) },
 		} {
-			before := nd.src.Stats().Refused[name]
+			before := nd.stats().Refused[name]
 			m := request(t, me, v4(3), group)
 			spoil(m)
 			send(m)
-			if n := nd.src.Stats().Refused[name] - before; n != 1 {
-				t.Errorf("%s: counted %d times: %v", name, n, nd.src.Stats().Refused)
+			if n := nd.stats().Refused[name] - before; n != 1 {
+				t.Errorf("%s: counted %d times: %v", name, n, nd.stats().Refused)
 			}
 		}
 		// A count of groups beyond the packet is clamped, and a group inside is found.
@@ -118,7 +118,7 @@ func TestForgedAnswers(t *testing.T) {
 		if got := <-ch; got.err != nil || got.LID != f.LID(3, 1) {
 			t.Error(got)
 		}
-		if st := nd.src.Stats(); st.Refused["stray"] != 3 || st.Refused["no_common_group"] != 1 || st.Responses != 1 {
+		if st := nd.stats(); st.Refused["stray"] != 3 || st.Refused["no_common_group"] != 1 || st.Responses != 1 {
 			t.Errorf("%+v", st)
 		}
 		ch = nd.locate(v4(4), 12*time.Second)

@@ -52,11 +52,11 @@ func TestTwoAnswers(t *testing.T) {
 				t.Error(got)
 			}
 			answer(3, tid)
-			if n := nd.src.Stats().Conflicts; n != uint64(i) {
+			if n := nd.stats().Conflicts; n != uint64(i) {
 				t.Errorf("%d conflicts after a second copy", n)
 			}
 			answer(4, tid)
-			if n := nd.src.Stats().Conflicts; n != uint64(i+1) {
+			if n := nd.stats().Conflicts; n != uint64(i+1) {
 				t.Errorf("%d conflicts after an answer of another node", n)
 			}
 			answer(4, tid^1) // to nothing
@@ -67,7 +67,7 @@ func TestTwoAnswers(t *testing.T) {
 		// Much later it may be another node's name.
 		time.Sleep(time.Minute)
 		answer(4, log.sent()[0].MAD.TID())
-		if n := nd.src.Stats().Conflicts; n != 2 {
+		if n := nd.stats().Conflicts; n != 2 {
 			t.Errorf("%d conflicts", n)
 		}
 	})
@@ -90,7 +90,7 @@ func TestOwnAddressClaimed(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if st := nd.src.Stats(); st.Conflicts != 3 || st.Answered != 4 {
+		if st := nd.stats(); st.Conflicts != 3 || st.Answered != 4 {
 			t.Errorf("%+v", st)
 		}
 		if s := lines.String(); strings.Count(s, "claimed by two nodes") != 1 || !strings.Contains(s, fabric.IPv4(0, 1).String()) {
@@ -138,7 +138,7 @@ func TestEcho(t *testing.T) {
 		synctest.Wait()
 		sent := log.sent()[0].MAD
 		nd.arrives(t, &sent, f.LID(0, 1), f.GID(0, 1))
-		if st := nd.src.Stats(); st.Refused["echo"] != 1 || st.Heard != 0 || st.Answered != 0 || st.Conflicts != 0 || st.Found != 0 || len(ch) != 0 {
+		if st := nd.stats(); st.Refused["echo"] != 1 || st.Heard != 0 || st.Answered != 0 || st.Conflicts != 0 || st.Found != 0 || len(ch) != 0 {
 			t.Errorf("%+v", st)
 		}
 		// The same request from another node is one of that node's.
@@ -146,7 +146,7 @@ func TestEcho(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if st := nd.src.Stats(); st.Refused["echo"] != 1 || st.Answered != 1 || st.Conflicts != 1 || len(ch) != 0 {
+		if st := nd.stats(); st.Refused["echo"] != 1 || st.Answered != 1 || st.Conflicts != 1 || len(ch) != 0 {
 			t.Errorf("%+v", st)
 		}
 	})
@@ -165,7 +165,7 @@ func TestForeignPartition(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if st := nd.src.Stats(); st.Refused["partition"] != 1 || st.Answered != 0 {
+		if st := nd.stats(); st.Refused["partition"] != 1 || st.Answered != 0 {
 			t.Errorf("%+v", st)
 		}
 		ch := nd.locateOn(1, v4(3), 3*time.Second)
@@ -177,7 +177,7 @@ func TestForeignPartition(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if st := nd.src.Stats(); st.Refused["partition"] != 2 || len(ch) != 0 {
+		if st := nd.stats(); st.Refused["partition"] != 2 || len(ch) != 0 {
 			t.Errorf("%+v", st)
 		}
 	})

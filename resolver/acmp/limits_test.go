@@ -48,7 +48,7 @@ func TestNobodyAnswers(t *testing.T) {
 				t.Errorf("try %d after %v", i, d)
 			}
 		}
-		if st := nd.src.Stats(); st.Lookups != 1 || st.Timeouts != 1 {
+		if st := nd.stats(); st.Lookups != 1 || st.Timeouts != 1 {
 			t.Errorf("%+v", st)
 		}
 	})
@@ -123,7 +123,7 @@ func TestBounds(t *testing.T) {
 				t.Fatal(got.err)
 			}
 		}
-		if over != 4 || nd.src.Stats().Overload != 4 {
+		if over != 4 || nd.stats().Overload != 4 {
 			t.Errorf("%d refused, want 3 lookups and 1 waiter", over)
 		}
 		synctest.Wait()

@@ -103,7 +103,7 @@ func TestLimitedMeetsFull(t *testing.T) {
 		if got := <-b.locateOn(1, resolver.NameAddr(fabric.NodeName(0, 1)), time.Second); got.err != nil || got.GID != f.GID(0, 1) {
 			t.Errorf("full asks limited: %v", got)
 		}
-		if st := b.src.Stats(); st.Heard != 1 || st.Answered != 1 {
+		if st := b.stats(); st.Heard != 1 || st.Answered != 1 {
 			t.Errorf("%+v", st)
 		}
 	})
@@ -134,7 +134,7 @@ func TestOverheard(t *testing.T) {
 		if got := <-ch; got.err != nil || got.LID != f.LID(3, 1) || got.GID != f.GID(3, 1) {
 			t.Errorf("%v", got)
 		}
-		if st := nd.src.Stats(); st.Found != 1 || st.Responses != 0 || st.Heard != 2 || st.Refused["not_ours"] != 2 {
+		if st := nd.stats(); st.Found != 1 || st.Responses != 0 || st.Heard != 2 || st.Refused["not_ours"] != 2 {
 			t.Errorf("%+v", st)
 		}
 	})

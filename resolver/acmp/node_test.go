@@ -80,6 +80,13 @@ func start(tb testing.TB, f *fabric.Fabric, n int, cfg Config, wrap ...func(tran
 	return nd
 }
 
+// stats waits until the node is at rest: what a datagram brings is told before all
+// of it is counted.
+func (nd *node) stats() Stats {
+	synctest.Wait()
+	return nd.src.Stats()
+}
+
 // endpoints tells client and source how the port is now.
 func (nd *node) endpoints() {
 	pi := info(nd.f, nd.n)

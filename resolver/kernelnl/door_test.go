@@ -37,7 +37,7 @@ func TestResolve(t *testing.T) {
 		if n := l.sa.queries(); n != 1 {
 			t.Errorf("%d queries to the SA, want 1", n)
 		}
-		if s := l.d.Stats(); s.Resolves != 3 || s.Answered != 3 || s.Hits != 2 {
+		if s := l.stats(); s.Resolves != 3 || s.Answered != 3 || s.Hits != 2 {
 			t.Errorf("%+v", s)
 		}
 		l.clean()
@@ -126,7 +126,7 @@ func TestSlowSA(t *testing.T) {
 		if n := l.sa.queries(); n != 1000 {
 			t.Errorf("%d queries to the SA, want 1000", n)
 		}
-		if s := l.d.Stats(); s.Expired != 1000 || s.Pending != 0 {
+		if s := l.stats(); s.Expired != 1000 || s.Pending != 0 {
 			t.Errorf("%+v", s)
 		}
 		l.clean()
@@ -204,7 +204,7 @@ func TestClose(t *testing.T) {
 		l.sa.set(0)
 		c := l.k.Resolve(ask(7))
 		synctest.Wait()
-		if n := l.d.Stats().Pending; n != 1 {
+		if n := l.stats().Pending; n != 1 {
 			t.Errorf("%d pending, want 1", n)
 		}
 		l.d.Close()
@@ -273,7 +273,7 @@ func TestIPResolve(t *testing.T) {
 		if call := l.k.ResolveIP(3, ip("10.20.0.7")); call.Wait() != kernelfake.Answered || call.GID != gid(7) {
 			t.Errorf("cached: outcome %d, GID %v", call.Outcome, call.GID)
 		}
-		if s := l.d.Stats(); s.IPResolves != 5 || s.Answered != 3 || s.Failed != 2 || s.Hits != 1 {
+		if s := l.stats(); s.IPResolves != 5 || s.Answered != 3 || s.Failed != 2 || s.Hits != 1 {
 			t.Errorf("%+v", s)
 		}
 		l.clean()

@@ -62,7 +62,7 @@ func TestForeign(t *testing.T) {
 			l.k.Inject(4321, b)
 		}
 		synctest.Wait()
-		if s := l.d.Stats(); s.Foreign != 100 || s.Resolves+s.Malformed+s.Unknown != 0 {
+		if s := l.stats(); s.Foreign != 100 || s.Resolves+s.Malformed+s.Unknown != 0 {
 			t.Errorf("%+v", s)
 		}
 		if n := l.log.Count("not from the kernel"); n != 1 {
@@ -79,7 +79,7 @@ func TestOverrun(t *testing.T) {
 		if c := l.k.Resolve(ask(7)); c.Wait() != kernelfake.Answered {
 			t.Errorf("outcome %d", c.Outcome)
 		}
-		if s := l.d.Stats(); s.Overruns != 3 {
+		if s := l.stats(); s.Overruns != 3 {
 			t.Errorf("%+v", s)
 		}
 		if n := l.log.Count("faster than it could be answered"); n != 1 {
@@ -123,7 +123,7 @@ func TestUnknown(t *testing.T) {
 				}
 			}
 		}
-		if s := l.d.Stats(); s.Unknown != 200 || s.Malformed != 200 || s.Failed != 0 {
+		if s := l.stats(); s.Unknown != 200 || s.Malformed != 200 || s.Failed != 0 {
 			t.Errorf("%+v", s)
 		}
 		if a, b := l.log.Count("operation refused"), l.log.Count("request refused"); a != 1 || b != 1 {
@@ -151,7 +151,7 @@ func TestUnreadable(t *testing.T) {
 		}
 		l.k.Inject(0, nil)
 		synctest.Wait()
-		if s := l.d.Stats(); s.Unreadable != 3 || s.Control != 4 || s.Rejected != 1 || s.Failed != 0 {
+		if s := l.stats(); s.Unreadable != 3 || s.Control != 4 || s.Rejected != 1 || s.Failed != 0 {
 			t.Errorf("%+v", s)
 		}
 		l.clean()
@@ -187,7 +187,7 @@ func TestBusy(t *testing.T) {
 		if c.Wait() != kernelfake.Answered {
 			t.Errorf("outcome %d after %v", c.Outcome, c.After)
 		}
-		if s := l.d.Stats(); s.Busy != 7 || s.Expired != 4 || s.Answered != 1 {
+		if s := l.stats(); s.Busy != 7 || s.Expired != 4 || s.Answered != 1 {
 			t.Errorf("%+v", s)
 		}
 		if n := l.log.Count("too many requests"); n != 1 {
@@ -235,7 +235,7 @@ func TestStalled(t *testing.T) {
 			}
 			time.Sleep(5 * time.Second)
 			l.clean()
-			if s := l.d.Stats(); (s.Late > 0) != (want == kernelfake.TimedOut) {
+			if s := l.stats(); (s.Late > 0) != (want == kernelfake.TimedOut) {
 				t.Errorf("stalled for %d ms: %+v", stall, s)
 			}
 		})
@@ -259,7 +259,7 @@ func TestSendFails(t *testing.T) {
 		if c := l.k.Resolve(ask(2)); c.Wait() != kernelfake.Answered {
 			t.Errorf("outcome %d", c.Outcome)
 		}
-		if s := l.d.Stats(); s.SendErrors != 5 || s.Answered != 1 {
+		if s := l.stats(); s.SendErrors != 5 || s.Answered != 1 {
 			t.Errorf("%+v", s)
 		}
 		if n := l.log.Count("CAP_NET_ADMIN"); n != 1 {
@@ -318,6 +318,6 @@ func TestEachOnce(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second) // the last callbacks
 		l.clean()
-		t.Logf("%v, %+v", n, l.d.Stats())
+		t.Logf("%v, %+v", n, l.stats())
 	})
 }

@@ -78,10 +78,16 @@ func bubble(t *testing.T, edit func(*resolver.Config, *kernelnl.Config), f func(
 	})
 }
 
+// stats waits until the door is at rest, as it counts an answer when that is sent.
+func (l *lab) stats() kernelnl.Stats {
+	synctest.Wait()
+	return l.d.Stats()
+}
+
 // accounts checks that each request has exactly one outcome in the counters.
 func (l *lab) accounts() {
 	l.t.Helper()
-	s := l.d.Stats()
+	s := l.stats()
 	in := s.Resolves + s.IPResolves
 	if out := s.Answered + s.Failed + s.Expired + s.Busy + s.Late + s.SendErrors + uint64(s.Pending); in != out {
 		l.t.Errorf("%d requests, %d outcomes: %+v", in, out, s)
