@@ -59,6 +59,7 @@ func (f *Fast) DeleteSources(keys []FastKey) error { return deleteKeys(f.obj.Acm
 var (
 	ErrFastGone    = errors.New("no such connection")
 	ErrFastRefused = errors.New("the kernel did not take the socket")
+	ErrFastBusy    = errors.New("the client is in a system call")
 )
 
 // What lookup_add returns.
@@ -72,9 +73,11 @@ const (
 
 // Insert puts the sockets of clients onto the map, by their ports, and calls done
 // for each: with the bytes that the client had sent until then, whatever comes
-// later having met the program; or with an error that wraps [ErrFastGone] or
-// [ErrFastRefused]. A socket that is on the map already is fine. With the iterator
-// it costs one walk over the host's TCP sockets, whatever the number of ports.
+// later having met the program; or with an error that wraps [ErrFastGone],
+// [ErrFastRefused] or [ErrFastBusy]. A busy one is on the map, and what it has sent
+// is told when it is asked for again. A socket that is on the map already is fine.
+// With the iterator it costs one walk over the host's TCP sockets, whatever the
+// number of ports.
 func (f *Fast) Insert(ports []uint16, done func(port uint16, sent uint64, err error)) error {
 	if f.plan.Insert == FastInsertIter {
 		return f.walk(ports, done)
@@ -87,9 +90,10 @@ func (f *Fast) Insert(ports []uint16, done func(port uint16, sent uint64, err er
 	return nil
 }
 
-// busyTries bounds how often a client is looked at that is in a system call. One
-// that waits there is not, for this purpose.
-const busyTries = 1000
+// busyTries bounds how often a client is looked at in one go that is in a system
+// call, as one is for some microseconds. One that waits there is not, for this purpose;
+// one that lost its processor there is.
+const busyTries = 100
 
 func (f *Fast) lookup(port uint16, done func(port uint16, sent uint64, err error)) error {
 	binary.NativeEndian.PutUint16(f.input[14:], port)
@@ -116,7 +120,7 @@ func (f *Fast) lookup(port uint16, done func(port uint16, sent uint64, err error
 		}
 		runtime.Gosched()
 	}
-	done(port, 0, fmt.Errorf("%w: always in a system call", ErrFastRefused))
+	done(port, 0, ErrFastBusy)
 	return nil
 }
 

@@ -78,7 +78,7 @@ func (c *Client) Insert(done func(sent uint64, ok bool)) bool {
 	c.asked.Store(true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.waiting = append(s.waiting, insertion{c, done})
+	s.waiting = append(s.waiting, insertion{c: c, done: done})
 	s.poke()
 	return true
 }

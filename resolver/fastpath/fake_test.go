@@ -44,11 +44,12 @@ type fakeKernel struct {
 	putErr    error
 	deleteErr error
 	refuse    map[uint16]bool
+	busy      map[uint16]int // how often a client is found in a system call
 }
 
 func newFakeKernel() *fakeKernel {
 	return &fakeKernel{conns: map[uint16]*bpf.FastConn{}, use: map[uint32]uint64{}, version: map[uint32]uint64{}, paths: map[bpf.FastKey]bpf.FastPath{},
-		sources: map[bpf.FastKey]uint16{}, socks: map[uint16]bool{}, refuse: map[uint16]bool{}, plan: bpf.FastPlan{Insert: "tc"}}
+		sources: map[bpf.FastKey]uint16{}, socks: map[uint16]bool{}, refuse: map[uint16]bool{}, busy: map[uint16]int{}, plan: bpf.FastPlan{Insert: "tc"}}
 }
 
 func (k *fakeKernel) lock() func() { k.mu.Lock(); return k.mu.Unlock }
@@ -132,10 +133,12 @@ func (k *fakeKernel) Insert(ports []uint16, done func(uint16, uint64, error)) er
 	for _, p := range ports {
 		k.mu.Lock()
 		var err error
-		if k.refuse[p] {
+		switch k.socks[p] = !k.refuse[p]; {
+		case k.refuse[p]:
 			err = bpf.ErrFastRefused
-		} else {
-			k.socks[p] = true
+		case k.busy[p] > 0:
+			k.busy[p]--
+			err = bpf.ErrFastBusy
 		}
 		k.mu.Unlock()
 		done(p, 88, err)

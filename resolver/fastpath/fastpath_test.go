@@ -4,7 +4,9 @@ package fastpath
 
 import (
 	"log/slog"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -445,6 +447,40 @@ func TestInsert(t *testing.T) {
 		}
 		st := l.s.State()
 		if st.Refused != 1 || st.Inserted < 2 {
+			t.Errorf("state %+v", st)
+		}
+	})
+}
+
+// A client that is in a system call is asked for again, with the others' sockets put
+// onto the map meanwhile; one that never leaves it stays with the daemon.
+func TestInsertBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		defer l.stop()
+		l.k.busy[10], l.k.busy[11] = 20, math.MaxInt
+		type outcome struct {
+			port uint16
+			sent uint64
+			ok   bool
+			took time.Duration
+		}
+		var got []outcome
+		begin := time.Now()
+		for _, port := range []uint16{10, 11, 12} {
+			if !l.s.Accept(port).(*Client).Insert(func(sent uint64, ok bool) {
+				got = append(got, outcome{port, sent, ok, time.Since(begin)})
+			}) {
+				t.Errorf("%d is not put onto the map", port)
+			}
+		}
+		time.Sleep(busyTime + time.Second)
+		synctest.Wait()
+		want := []outcome{{12, 88, true, 0}, {10, 88, true, 20 * busyPause}, {11, 0, false, busyTime}}
+		if !slices.Equal(got, want) {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+		if st := l.s.State(); st.Inserted != 2 || st.Refused != 1 {
 			t.Errorf("state %+v", st)
 		}
 	})

@@ -3,6 +3,7 @@
 package fastpath
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -12,6 +13,13 @@ import (
 // gather is how long the iterator waits for more sockets before it walks over all
 // of the host's.
 const gather = 10 * time.Millisecond
+
+// A client that lost its processor in the middle of a system call is asked for again
+// after busyPause, and stays with the daemon after busyTime. Others do not wait for it.
+const (
+	busyPause = 5 * time.Millisecond
+	busyTime  = 5 * time.Second
+)
 
 // inserter is the one goroutine that puts sockets onto the map. It is not the owner
 // of the copy: a walk may take long, and an invalidation must not wait for it.
@@ -29,6 +37,7 @@ type inserter struct {
 type insertion struct {
 	c    *Client
 	done func(sent uint64, ok bool)
+	busy time.Time // since when its client is in a system call; zero: it is not
 }
 
 func (i *inserter) init() { i.wake = make(chan struct{}, 1) }
@@ -66,14 +75,22 @@ func (i *inserter) main(s *Service) {
 			list := i.list
 			i.list = nil
 			i.mu.Unlock()
-			i.insert(s, list)
+			again := i.insert(s, list)
+			if len(again) == 0 {
+				continue
+			}
+			i.mu.Lock()
+			i.list = append(i.list, again...)
+			i.mu.Unlock()
+			timer.Reset(max(wait, busyPause)) // sooner if there are more
 		}
 	}
 }
 
 // insert marks clients before they are on the map, not after: from the first
-// answer of the kernel on, nobody may wait there.
-func (i *inserter) insert(s *Service, list []insertion) {
+// answer of the kernel on, nobody may wait there. It returns those that are to be
+// asked for again.
+func (i *inserter) insert(s *Service, list []insertion) (again []insertion) {
 	byPort := make(map[uint16]insertion, len(list))
 	ports := make([]uint16, 0, len(list))
 	for _, in := range list {
@@ -86,7 +103,7 @@ func (i *inserter) insert(s *Service, list []insertion) {
 		ports = append(ports, in.c.port)
 	}
 	if len(ports) == 0 {
-		return
+		return nil
 	}
 	stays := func(in insertion) {
 		s.count.refused.Add(1)
@@ -97,12 +114,20 @@ func (i *inserter) insert(s *Service, list []insertion) {
 	err := s.k.Insert(ports, func(port uint16, sent uint64, err error) {
 		in := byPort[port]
 		delete(byPort, port)
-		if err != nil {
+		switch now := time.Now(); {
+		case err == nil:
+			s.count.inserted.Add(1)
+			in.done(sent, true)
+		case !errors.Is(err, bpf.ErrFastBusy):
 			stays(in)
-			return
+		case in.busy.IsZero():
+			in.busy = now
+			again = append(again, in)
+		case now.Sub(in.busy) < busyTime:
+			again = append(again, in)
+		default:
+			stays(in)
 		}
-		s.count.inserted.Add(1)
-		in.done(sent, true)
 	})
 	if err != nil {
 		s.log.Warn("clients stay with the daemon", "count", len(byPort), "err", err)
@@ -110,4 +135,5 @@ func (i *inserter) insert(s *Service, list []insertion) {
 			stays(in)
 		}
 	}
+	return again
 }
