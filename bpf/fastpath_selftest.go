@@ -126,6 +126,7 @@ type testServer struct {
 	ln   net.Listener
 	fast *Fast
 	gate chan struct{}
+	life time.Duration // of a connection
 }
 
 func (s *testServer) serve(done chan<- error) {
@@ -146,7 +147,7 @@ func (s *testServer) serve(done chan<- error) {
 // client serves one connection until it ends.
 func (s *testServer) client(c net.Conn) error {
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(selfTestTime))
+	c.SetDeadline(time.Now().Add(s.life))
 	slot := s.fast.Conn(portOf(c.RemoteAddr()))
 	slot.Take()
 	defer slot.Release()
@@ -193,7 +194,7 @@ func selfTest(cfg FastConfig, plan FastPlan) (*fastTest, error) {
 		ln.Close()
 		return nil, err
 	}
-	t := &fastTest{testServer: testServer{ln: ln, fast: f, gate: make(chan struct{})}, served: make(chan error, 1)}
+	t := &fastTest{testServer: testServer{ln, f, make(chan struct{}), selfTestTime}, served: make(chan error, 1)}
 	go t.serve(t.served)
 	if err := t.run(); err != nil {
 		return nil, fmt.Errorf("self-test: %w", errors.Join(err, t.close()))

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -105,7 +106,9 @@ func openServed(t *testing.T, conns int) *fastTest {
 		ln.Close()
 		t.Fatal(err)
 	}
-	ft := &fastTest{testServer: testServer{ln: ln, fast: f, gate: make(chan struct{})}}
+	// A connection has to live while another fast path is loaded, which takes seconds
+	// under emulation.
+	ft := &fastTest{testServer: testServer{ln, f, make(chan struct{}), 5 * time.Minute}}
 	served := make(chan error, 1)
 	go ft.serve(served)
 	t.Cleanup(func() {

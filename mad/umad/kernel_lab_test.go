@@ -7,6 +7,7 @@ package umad
 import (
 	"encoding/binary"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -109,6 +110,14 @@ func (l *lab) query(method uint8, timeout time.Duration, mask sa.ComponentMask) 
 	return s, r
 }
 
+// Words of the laboratory's rules: path questions of the adapter under test, and the
+// SA's answers. The kernel asks for ClassPortInfo by itself, a second after a port
+// came up.
+const (
+	questions = "class=3 method=0x1 attr=0x35 from=" + labDevice
+	answers   = "class=3 method=0x81 attr=0x35"
+)
+
 const byLID = sa.PathSLID | sa.PathDLID | sa.PathReversible | sa.PathNumPath
 
 // send sends slots, which the caller still owns.
@@ -155,12 +164,17 @@ func (l *lab) answer(tid uint32) *ring.Slot {
 	if s == nil {
 		l.t.Fatalf("no answer to TID %#x", tid)
 	}
+	l.checkAnswer(s, tid)
+	return s
+}
+
+func (l *lab) checkAnswer(s *ring.Slot, tid uint32) {
+	l.t.Helper()
 	h, m := s.Header(), s.MAD()
 	if m.TID().Low() != tid || h.Status() != 0 || !m.IsResponse() || m.Status() != 0 {
 		l.t.Fatalf("TID %#x method %#x packet status %d status %#x; want the answer to %#x",
 			m.TID().Low(), m.Method(), h.Status(), m.Status(), tid)
 	}
-	return s
 }
 
 // returned waits for tid to come back as timed out.
@@ -171,6 +185,11 @@ func (l *lab) returned(tid uint32) {
 		l.t.Fatalf("TID %#x did not come back", tid)
 	}
 	defer s.Release()
+	l.checkReturned(s, tid)
+}
+
+func (l *lab) checkReturned(s *ring.Slot, tid uint32) {
+	l.t.Helper()
 	h, m := s.Header(), s.MAD()
 	if h.Status() != mad.StatusTimeout || m.TID().Low() != tid || m.IsResponse() {
 		l.t.Fatalf("TID %#x method %#x packet status %d; want %#x timed out", m.TID().Low(), m.Method(), h.Status(), tid)
@@ -188,6 +207,12 @@ func (l *lab) nothing() {
 			s.MAD().TID().Low(), s.MAD().Method(), s.Header().Status())
 		s.Release()
 	}
+}
+
+// ruled waits until a rule with a count has been applied that often.
+func (l *lab) ruled(what string) {
+	l.t.Helper()
+	kernellab.Eventually(l.t, what, func() bool { return strings.Contains(kernellab.State(l.t), " left 0 ") })
 }
 
 // works does one exchange.

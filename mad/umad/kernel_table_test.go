@@ -95,7 +95,7 @@ func TestKernelSoftibMixedSizes(t *testing.T) {
 	l := newLab(t)
 	const rounds = 12
 	want := map[uint32]int{} // by TID: least size of the message
-	kernellab.Control(t, "delay class=3 method=0x81 ms=400")
+	kernellab.Control(t, "delay "+answers+" ms=400")
 	for i := range rounds {
 		method, mask, size := mad.MethodGet, byLID, sa.DataOffset+64
 		switch i % 3 {
@@ -138,22 +138,23 @@ func TestKernelSoftibMixedSizes(t *testing.T) {
 
 // field case 31: after very many exchanges slots and descriptors are what they
 // were before, and so are the kernel's: every TID is free again. 100,000 MADs, or
-// as many as 20 s allow.
+// as many as 20 s allow, but some thousand on the slowest machine.
 func TestKernelSoftibManyMADs(t *testing.T) {
 	l := newLab(t)
-	const total, window, batch = 100_000, 64, 16
+	const total, least, window, batch = 100_000, 2000, 64, 16
 	var (
 		sent, got int
 		out       [batch]*ring.Slot
 		in        [window]*ring.Slot
 		begin     = time.Now()
 		end       = begin.Add(20 * time.Second)
+		more      = func() bool { return sent < least || sent < total && time.Now().Before(end) }
 	)
 	if l.port.Ring().GetN(in[:]) != window {
 		t.Fatal("ring is empty")
 	}
-	for sent < total && time.Now().Before(end) || got < sent {
-		for sent < total && sent-got <= window-batch && time.Now().Before(end) {
+	for more() || got < sent {
+		for more() && sent-got <= window-batch {
 			for i := range out {
 				out[i], _ = l.query(mad.MethodGet, madtest.AnswerTime, byLID)
 			}
@@ -178,9 +179,6 @@ func TestKernelSoftibManyMADs(t *testing.T) {
 		s.Release()
 	}
 	t.Logf("%d queries answered in %v", got, time.Since(begin).Round(time.Millisecond))
-	if got < 1000 {
-		t.Errorf("only %d queries in %v", got, time.Since(begin))
-	}
 	l.nothing()
 	l.balanced()
 }

@@ -108,18 +108,34 @@ func TestKernelSoftibPathRecord(t *testing.T) {
 // of a time-out, after its time and not before, and others are not touched.
 func TestKernelSoftibTimeout(t *testing.T) {
 	l := newLab(t)
-	kernellab.Control(t, "drop class=3 method=0x1 from=sib1 count=1")
+	kernellab.Control(t, "drop "+questions+" count=1")
 	begin := time.Now()
 	lost := l.ask(300 * time.Millisecond)
 	other := l.ask(madtest.AnswerTime)
-	l.answer(other).Release()
-	l.returned(lost)
-	if d := time.Since(begin); d < 300*time.Millisecond {
-		t.Errorf("back after %v, asked to wait 300ms", d)
+	seen := map[uint32]bool{}
+	for range 2 { // a slow SA answers after that time
+		s := l.recv(madtest.AnswerTime)
+		if s == nil {
+			t.Fatalf("only %d of two came back", len(seen))
+		}
+		tid := s.MAD().TID().Low()
+		switch seen[tid] = true; tid {
+		case lost:
+			l.checkReturned(s, lost)
+			if d := time.Since(begin); d < 300*time.Millisecond {
+				t.Errorf("back after %v, asked to wait 300ms", d)
+			}
+		default:
+			l.checkAnswer(s, other)
+		}
+		s.Release()
+	}
+	if len(seen) != 2 {
+		t.Errorf("came back: %v", seen)
 	}
 	l.nothing()
 	// The answer is lost instead of the request: no difference.
-	kernellab.Control(t, "drop class=3 method=0x81 count=1")
+	kernellab.Control(t, "drop "+answers+" count=1")
 	l.returned(l.ask(300 * time.Millisecond))
 	l.works()
 	l.balanced()
@@ -128,8 +144,8 @@ func TestKernelSoftibTimeout(t *testing.T) {
 // The kernel's own retries are ours to switch on: the second copy is answered.
 func TestKernelSoftibRetries(t *testing.T) {
 	l := newLab(t)
-	kernellab.Control(t, "drop class=3 method=0x1 from=sib1 count=1")
-	s, _ := l.query(mad.MethodGet, 500*time.Millisecond, byLID)
+	kernellab.Control(t, "drop "+questions+" count=1")
+	s, _ := l.query(mad.MethodGet, 2*time.Second, byLID)
 	s.Header().SetRetries(3)
 	l.send(s)
 	s.Release()
@@ -140,19 +156,22 @@ func TestKernelSoftibRetries(t *testing.T) {
 // A late answer is dropped behind its time-out, a second copy behind the first.
 func TestKernelSoftibLateAndDoubled(t *testing.T) {
 	l := newLab(t)
-	kernellab.Control(t, "delay class=3 method=0x81 ms=800 count=1")
+	const late = 2 * time.Second
+	kernellab.Control(t, "delay "+answers+" ms=2000 count=1")
 	l.returned(l.ask(200 * time.Millisecond))
-	time.Sleep(silence) // the answer passes now
+	l.ruled("the answer is on its way")
+	time.Sleep(late) // it passes now
 	l.nothing()
 	kernellab.Control(t, "clear")
-	kernellab.Control(t, "dup class=3 method=0x81 ms=50 count=1")
+	kernellab.Control(t, "dup "+answers+" ms=50 count=1")
 	l.works()
 	l.nothing()
 	kernellab.Control(t, "clear")
 	// An answer that is late, but within the time, arrives; one that was sent
 	// behind it overtakes it.
-	kernellab.Control(t, "delay class=3 method=0x81 ms=600 count=1")
+	kernellab.Control(t, "delay "+answers+" ms=3000 count=1")
 	slow := l.ask(madtest.AnswerTime)
+	l.ruled("the answer is on its way")
 	quick := l.ask(madtest.AnswerTime)
 	l.answer(quick).Release()
 	l.answer(slow).Release()
@@ -163,9 +182,9 @@ func TestKernelSoftibLateAndDoubled(t *testing.T) {
 // The kernel owns a TID until it is answered or timed out; then it is free.
 func TestKernelSoftibTIDInUse(t *testing.T) {
 	l := newLab(t)
-	kernellab.Control(t, "drop class=3 method=0x1 from=sib1 count=1")
-	tid := l.ask(500 * time.Millisecond)
-	s, _ := l.query(mad.MethodGet, time.Second, byLID)
+	kernellab.Control(t, "drop "+questions+" count=1")
+	tid := l.ask(3 * time.Second) // the second send comes before that is over
+	s, _ := l.query(mad.MethodGet, madtest.AnswerTime, byLID)
 	defer s.Release()
 	s.MAD().SetTID(mad.TID(tid))
 	n, err := l.port.Send([]*ring.Slot{s})
@@ -183,9 +202,9 @@ func TestKernelSoftibBatchWithBadFrame(t *testing.T) {
 	l := newLab(t)
 	const n, bad = 8, 4
 	// A request that is lost keeps its TID in use for as long as the test lasts.
-	kernellab.Control(t, "drop class=3 method=0x1 from=sib1 count=1")
-	lost := l.ask(2 * madtest.AnswerTime)
-	kernellab.Eventually(t, "request is lost", func() bool { return strings.Contains(kernellab.State(t), "left 0") })
+	kernellab.Control(t, "drop "+questions+" count=1")
+	lost := l.ask(8 * madtest.AnswerTime)
+	l.ruled("the request is lost")
 	for _, c := range []struct {
 		name  string
 		spoil func(s *ring.Slot)

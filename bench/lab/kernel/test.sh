@@ -95,8 +95,8 @@ kernel_tests() {
 		-e ACMD_KERNEL_LAB=softib "$work/acmd.test" -test.v -test.timeout 900s -test.run '^TestKernel' || bad=1
 	guest "acmd on IPoIB" $least_ipoib --softib -m ib_ipoib --opensm "-s 2" -t 400 -f "$work/acmd" -f "$work/acmctl" \
 		-e ACMD_KERNEL_LAB=ipoib "$work/acmd.test" -test.v -test.timeout 340s -test.run '^TestIPoIB' || bad=1
-	guest "pins and plans of the fast path" $least_maps --net none -t 400 \
-		-e ACMD_CI=1 "$work/bpf.test" -test.v -test.timeout 360s \
+	guest "pins and plans of the fast path" $least_maps --net none -t 700 \
+		-e ACMD_CI=1 "$work/bpf.test" -test.v -test.timeout 660s \
 		-test.run '^Test(Fast|Places|Adopt|Modes|Locked|NoBPFFS|Unprivileged|Replaced|Sweep|KernelSide)' || bad=1
 	guest "capabilities" $least_caps --net none -t 300 \
 		-e ACMD_CI=1 "$work/acmd.test" -test.v -test.timeout 280s \

@@ -38,8 +38,10 @@ const (
 const (
 	variable = "ACMD_KERNEL_LAB"
 	debugfs  = "/sys/kernel/debug/softib"
-	patience = 30 * time.Second
 )
+
+// Patience is how long a slow guest on a busy machine may need for anything.
+const Patience = time.Minute
 
 // Need skips the test unless it runs in a guest of one of these kinds.
 func Need(t testing.TB, kinds ...string) {
@@ -98,9 +100,9 @@ func Run(t testing.TB, name string, arg ...string) string {
 // Eventually tries until ok, for as long as a slow guest may need.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(Patience); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%s: not within %v", what, patience)
+			t.Fatalf("%s: not within %v", what, Patience)
 		}
 	}
 }
@@ -112,6 +114,30 @@ func WaitActive(t testing.TB, device string) {
 		b, err := os.ReadFile("/sys/class/infiniband/" + device + "/ports/1/state")
 		return err == nil && strings.HasPrefix(string(b), "4:")
 	})
+}
+
+var (
+	sweeps  = regexp.MustCompile(` class 0x(1|81) .* attr 0x12 `) // SwitchInfo is asked for in every sweep
+	changes = regexp.MustCompile(` class 0x(1|81) method 0x2 `)   // a Set; what switches are told does not show
+)
+
+// Settled waits until OpenSM, which sweeps every 2 s in the laboratory, has swept twice
+// and changed no port. What was asked of it is done then, and no event is on its way but
+// those that the caller causes. It empties the trace.
+func Settled(t testing.TB) {
+	t.Helper()
+	quiet := 0
+	for end := time.Now().Add(2 * Patience); quiet < 2; quiet++ {
+		ClearTrace(t)
+		Eventually(t, "OpenSM sweeps", func() bool { return sweeps.MatchString(Trace(t)) })
+		time.Sleep(500 * time.Millisecond) // a sweep that changes ports does so after it has looked
+		if changes.MatchString(Trace(t)) {
+			quiet = -1
+		}
+		if time.Now().After(end) {
+			t.Fatalf("OpenSM goes on changing ports:\n%s", Trace(t))
+		}
+	}
 }
 
 // GID reads GID 0 of port 1 of a device.

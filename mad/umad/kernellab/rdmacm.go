@@ -161,12 +161,12 @@ func (c *CM) ResolveRoute(timeout time.Duration) {
 func (c *CM) Event() (event uint32, status int32) {
 	c.t.Helper()
 	p := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}
-	for end := time.Now().Add(patience); p[0].Revents == 0; {
+	for end := time.Now().Add(Patience); p[0].Revents == 0; {
 		if _, err := unix.Poll(p, 100); err != nil && err != unix.EINTR {
 			c.t.Fatalf("rdma_cm: poll: %v", err)
 		}
 		if time.Now().After(end) {
-			c.t.Fatalf("rdma_cm: no event within %v", patience)
+			c.t.Fatalf("rdma_cm: no event within %v", Patience)
 		}
 	}
 	out := c.command(cmGetEvent, nil, cmEventLen, func(in []byte) []byte { return in })
