@@ -103,10 +103,17 @@ var fastCases = []fastCase{
 	{"select and epoll", func(s *fastSite, k *fastClient, h shape) {
 		a := s.get(h, 1)
 		k.send(a)
-		var fds unix.FdSet
-		fds.Set(k.fd)
-		if n, err := unix.Select(k.fd+1, &fds, nil, nil, &unix.Timeval{Sec: int64(patience / time.Second)}); err != nil || n != 1 {
-			k.t.Fatalf("select: %d, %v", n, err)
+		for {
+			var fds unix.FdSet
+			fds.Set(k.fd)
+			n, err := unix.Select(k.fd+1, &fds, nil, nil, &unix.Timeval{Sec: int64(patience / time.Second)})
+			if errors.Is(err, unix.EINTR) {
+				continue // by a signal of the Go runtime
+			}
+			if err != nil || n != 1 {
+				k.t.Fatalf("select: %d, %v", n, err)
+			}
+			break
 		}
 		s.replies(k, a)
 		k.send(a)
@@ -123,7 +130,11 @@ var fastCases = []fastCase{
 		if err := unix.SetsockoptTimeval(k.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv); err != nil {
 			k.t.Fatal(err)
 		}
-		if _, _, err := unix.Recvfrom(k.fd, make([]byte, 1), 0); !errors.Is(err, unix.EAGAIN) {
+		err := error(unix.EINTR)
+		for errors.Is(err, unix.EINTR) {
+			_, _, err = unix.Recvfrom(k.fd, make([]byte, 1), 0)
+		}
+		if !errors.Is(err, unix.EAGAIN) {
 			k.t.Fatalf("receive: %v", err)
 		}
 		s.mustHit(k, s.get(h, 1))
@@ -188,9 +199,15 @@ var fastCases = []fastCase{
 		if err := unix.SetNonblock(k.fd, false); err != nil {
 			k.t.Fatal(err)
 		}
-		if len(rest) > 0 {
-			go unix.SendmsgN(k.fd, rest, nil, nil, unix.MSG_NOSIGNAL)
-		}
+		go func() {
+			for len(rest) > 0 {
+				n, err := unix.SendmsgN(k.fd, rest, nil, nil, unix.MSG_NOSIGNAL)
+				if err != nil && !errors.Is(err, unix.EINTR) {
+					return // then replies are missing
+				}
+				rest = rest[max(n, 0):]
+			}
+		}()
 		for range sent {
 			if got := k.message(); !bytes.Equal(got, want) {
 				k.t.Fatalf("got %x\nwant %x", got, want)

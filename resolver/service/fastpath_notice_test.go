@@ -20,6 +20,7 @@ import (
 type reports struct {
 	mu   sync.Mutex
 	seen map[mad.TID]bool // Reports that were answered
+	more int              // answers to Reports that were told again
 	trap uint16           // the next that somebody waits for
 	gid  mad.GID
 	then func()
@@ -57,6 +58,7 @@ func (r *reports) event(e fabric.Event) {
 	case e.Kind == fabric.Sent && m.Method() == mad.MethodReportResp:
 		no := madsa.Event(m)
 		if r.seen[m.TID()] { // the SM did not wait for the answer and told it again
+			r.more++
 			return
 		}
 		r.seen[m.TID()] = true
@@ -82,11 +84,12 @@ func (r *reports) next(trap uint16, gid mad.GID, then func()) <-chan struct{} {
 	return r.done
 }
 
-// answers is how often the SA has answered for a path to a port.
-func (r *reports) answers(gid mad.GID) int {
+// answers is how often the SA has answered for a path to a port, and how many Reports
+// were told again.
+func (r *reports) answers(gid mad.GID) (answers, more int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.answered[gid]
+	return r.answered[gid], r.more
 }
 
 // A peer dies. Requests that are sent at the instant at which the daemon tells the
@@ -95,7 +98,7 @@ func (r *reports) answers(gid mad.GID) int {
 func TestFastPathPeerDies(t *testing.T) {
 	for _, mode := range fastModes {
 		t.Run(mode, func(t *testing.T) {
-			s := startFast(t, mode, "fast_path_miss wait")
+			s := startFast(t, mode, "fast_path_miss wait", "negative_timeout 600000")
 			s.t = t
 			r := watchReports(t, s)
 			k, u := s.dial(t), s.dialUnix()
@@ -113,9 +116,9 @@ func TestFastPathPeerDies(t *testing.T) {
 					}
 					var hits uint64
 					var errs [2]error
-					before := 0
+					var before, moreBefore int
 					told := r.next(trap, gid, func() {
-						hits, before = s.hits(), r.answered[gid]
+						hits, before, moreBefore = s.hits(), r.answered[gid], r.more
 						errs[0], errs[1] = k.trySend(req), u.trySend(req)
 					})
 					if err := s.f.SetPort(node, 1, state); err != nil {
@@ -141,8 +144,12 @@ func TestFastPathPeerDies(t *testing.T) {
 					if n := s.hits() - hits; n != 0 {
 						t.Errorf("%s: the kernel answered from before trap %d", h.name, trap)
 					}
-					if n := r.answers(gid) - before; n != 1 {
-						t.Errorf("%s: trap %d: the SA was asked %d times for two answers, want once", h.name, trap, n)
+					// Each notice voids what the SA has answered before it, so one that was
+					// told again on a slow machine may cost one question more.
+					n, more := r.answers(gid)
+					if n -= before; n < 1 || n > 1+more-moreBefore {
+						t.Errorf("%s: trap %d, %d times again: the SA was asked %d times for two answers, want once",
+							h.name, trap, more-moreBefore, n)
 					}
 				}
 			}
@@ -161,15 +168,19 @@ func TestFastPathRouting(t *testing.T) {
 	}
 	k := s.dial(t)
 	for _, h := range shapes {
-		s.warm(k, s.request(h, 1, 3))
-	}
-	host.Set(addrs)
-	for _, h := range shapes {
 		chosen := h.name == "IPv4" || h.name == "IPv6"
-		if s.ask(k, s.request(h, 1, 3)) == chosen {
-			t.Errorf("%s: answered by the kernel: %v", h.name, !chosen)
+		// A sweep may have made the answer anew already, which shows: then once more.
+		for end, again := time.Now().Add(patience), true; again; {
+			req := s.request(h, 1, 3)
+			s.warm(k, req)
+			puts := s.fast.State().Puts
+			host.Set(addrs)
+			hit := s.ask(k, req)
+			again = chosen && hit && s.fast.State().Puts != puts
+			if !again && hit == chosen || time.Now().After(end) {
+				t.Fatalf("%s: answered by the kernel: %v", h.name, hit)
+			}
 		}
-		s.warm(k, s.request(h, 1, 3))
 	}
 	// Another address of the same port becomes the source.
 	other := addrs[slices.IndexFunc(addrs, func(a resolver.HostAddr) bool { return a.IP.Is4() })]

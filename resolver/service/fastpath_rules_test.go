@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,7 +25,7 @@ import (
 
 // What the kernel answers and what it leaves to the daemon, by the request alone.
 func TestFastPathRules(t *testing.T) {
-	s := startFast(t, "kernel")
+	s := startFast(t, "kernel", "negative_timeout 600000") // who asks twice is told the same
 	k := s.dial(t)
 	for _, h := range shapes {
 		s.warm(k, s.get(h, 1))
@@ -111,8 +112,8 @@ func TestFastPathFlushes(t *testing.T) {
 		} {
 			s.warm(k, req)
 			flush()
-			k.send(req)
 			before := s.hits()
+			k.send(req)
 			k.message() // no data, as nobody waits on a connection of the map
 			if s.hits() != before || s.counts(bpf.KernelMiss)+s.counts(bpf.KernelStale) == 0 {
 				t.Errorf("%s: answered by the kernel after a flush by %s", h.name, name)
@@ -149,13 +150,17 @@ func TestFastPathCountsExactly(t *testing.T) {
 			}
 			before, hits := s.engine.Totals(), s.hits()
 			const clients, asks = 8, 2000
+			enough, end := hits+clients*asks/2, time.Now().Add(patience)
+			var asked atomic.Uint64
 			var wg sync.WaitGroup
 			for c := range clients {
 				wg.Go(func() {
 					k := s.dial(t)
 					defer k.close()
-					for i := range asks {
+					// How soon a socket is on the map is the machine's affair.
+					for i := 0; i < asks || s.hits() < enough && time.Now().Before(end); i++ {
 						req := s.get(shapes[(c+i)%len(shapes)], 1+i%100)
+						asked.Add(1)
 						k.send(req)
 						if got := k.message(); !bytes.Equal(got, want[string(req)]) {
 							t.Errorf("client %d: got %x\nwant %x", c, got, want[string(req)])
@@ -166,11 +171,11 @@ func TestFastPathCountsExactly(t *testing.T) {
 			}
 			wg.Wait()
 			after := s.engine.Totals()
-			if n := after[resolver.CounterResolve] - before[resolver.CounterResolve]; n != clients*asks {
-				t.Errorf("%d resolves counted for %d replies", n, clients*asks)
+			if n := after[resolver.CounterResolve] - before[resolver.CounterResolve]; n != asked.Load() {
+				t.Errorf("%d resolves counted for %d replies", n, asked.Load())
 			}
-			if n := s.hits() - hits; n < clients*asks/2 {
-				t.Errorf("the kernel answered %d of %d", n, clients*asks)
+			if s.hits() < enough {
+				t.Errorf("the kernel answered %d of %d", s.hits()-hits, asked.Load())
 			}
 		})
 	}

@@ -148,7 +148,11 @@ func TestScrapeIsQuiet(t *testing.T) {
 	d, f := startEmbedded(t, "127.0.0.1:0", "poll_interval 3600000")
 	scrape(t, d)
 	// The daemon subscribes to notices within its first second.
-	for end := time.Now().Add(time.Minute); d.ports.list()[0].Client.Stats().Subscriptions == 0; time.Sleep(20 * time.Millisecond) {
+	quiet := func() bool {
+		st := d.ports.list()[0].Client.Stats()
+		return st.Subscriptions > 0 && st.Outstanding == 0 && st.Queued == 0
+	}
+	for end := time.Now().Add(time.Minute); !quiet(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("no subscription")
 		}

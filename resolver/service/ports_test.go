@@ -3,16 +3,15 @@
 package service
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
-	"strings"
 	"testing"
 	"time"
 
 	"acmd/bpf"
 	"acmd/mad"
 	"acmd/mad/fabric"
+	"acmd/mad/madtest"
 	madsa "acmd/mad/sa"
 	"acmd/resolver/acmp"
 	"acmd/resolver/acmsock"
@@ -30,8 +29,8 @@ func TestOpeningsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var log bytes.Buffer
-	table := newPortTable(f, saclient.Config{}, bpf.NewMemory(), slog.New(slog.NewTextHandler(&log, nil)))
+	var log madtest.Output
+	table := newPortTable(f, saclient.Config{}, bpf.NewMemory(), log.Logger())
 	table.acm = acmp.New(acmp.Config{}, nil)
 	for range 20 {
 		s, err := table.open(fabric.DeviceName, devs[0].Ports[0])
@@ -40,7 +39,7 @@ func TestOpeningsAreBounded(t *testing.T) {
 		}
 		s.Close()
 	}
-	if n := strings.Count(log.String(), "port is open"); n != openLines {
+	if n := log.Count("port is open"); n != openLines {
 		t.Errorf("told %d times, want %d:\n%s", n, openLines, log.String())
 	}
 	// Later it is news again.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -329,12 +330,18 @@ func lastLine(s string) string {
 	return lines[len(lines)-1]
 }
 
+// freePort is a port that is free and that nobody is given who does not name it: it
+// lies below the range for outgoing sockets.
 func freePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(10000)))
+		if err != nil {
+			continue
+		}
+		defer l.Close()
+		return l.Addr().(*net.TCPAddr).Port
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	t.Fatal("no free TCP port")
+	return 0
 }
