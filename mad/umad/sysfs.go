@@ -193,7 +193,13 @@ func (s sysfs) port(device string, num uint8) (transport.PortInfo, error) {
 		}
 	})
 	p.GIDs, p.PKeys = trimGIDs(p.GIDs), trimPKeys(p.PKeys)
-	// A port that went away meanwhile has lost an unknown part of the above.
+	// A port that went away meanwhile has lost an unknown part of the above. The kernel
+	// makes the state first and takes it away last (drivers/infiniband/core/sysfs.c).
+	for _, table := range []string{"gids", "pkeys"} {
+		if err := unix.Access(s.path(at(table)...), unix.F_OK); err != nil {
+			return p, err
+		}
+	}
 	if _, err := s.text(at("state")...); err != nil {
 		return p, err
 	}

@@ -138,15 +138,14 @@ func TestNothingThere(t *testing.T) {
 }
 
 // A device that is going away, or coming, is there without ports for a moment, or
-// with ports that have no state.
+// with ports that lack their tables or their state.
 func TestDeviceGoesAway(t *testing.T) {
-	root := t.TempDir()
-	s := sysfs{root: filepath.Join(root, "sys")}
-	writePort(t, root, "mlx5_0", 1, 5)
-	writePort(t, root, "mlx5_1", 1, 6)
-	ports := filepath.Join(root, "sys/class/infiniband/mlx5_0/ports")
-	for _, gone := range []string{"1/state", "1"} {
-		if err := os.RemoveAll(filepath.Join(ports, gone)); err != nil {
+	for _, gone := range []string{"1/gids", "1/pkeys", "1/state", "1"} {
+		root := t.TempDir()
+		s := sysfs{root: filepath.Join(root, "sys")}
+		writePort(t, root, "mlx5_0", 1, 5)
+		writePort(t, root, "mlx5_1", 1, 6)
+		if err := os.RemoveAll(filepath.Join(root, "sys/class/infiniband/mlx5_0/ports", gone)); err != nil {
 			t.Fatal(err)
 		}
 		if list, err := s.devices(); len(list) != 1 || list[0].Name != "mlx5_1" || err != nil {
