@@ -31,7 +31,7 @@ const (
 func startNeigh(t *testing.T) (*kernelLab, *kernellab.Peer) {
 	t.Helper()
 	kernellab.Need(t, kernellab.IPoIB)
-	l := startLab(t, "addr_prot neigh", "poll_interval 3600000", "log_level 1")
+	l := startLab(t, "addr_prot neigh", "request_timeout 2000", "poll_interval 3600000", "log_level 1")
 	p := kernellab.StartPeer(t, "ib2", "ib3")
 	for _, words := range []string{"link set ib2 up", "addr add " + labPeer4 + "/24 dev ib2", "-6 addr add " + labPeer6 + "/64 dev ib2"} {
 		p.IP(words)
@@ -145,30 +145,31 @@ func TestIPoIBNeighResolves(t *testing.T) {
 	if known.Known < before.Known+2 {
 		t.Errorf("with neighbours that the kernel has: %+v, before that %+v", known, before)
 	}
-	ip(t, "neigh flush dev ib1")
-	l.flush()
-	l.reaches(labMine4, labPeer4, "sib2")
-	asked, _ := l.views()
-	if asked.Asked == known.Asked || asked.Found == known.Found {
-		t.Errorf("with an empty table: %+v, before that %+v", asked, known)
-	}
+	var asked neigh.Stats
+	kernellab.Eventually(t, "the kernel is made to ask, its table being empty", func() bool {
+		ip(t, "neigh flush dev ib1") // what the peer says by itself may fill it again
+		l.flush()
+		l.reaches(labMine4, labPeer4, "sib2")
+		asked, _ = l.views()
+		return asked.Asked > known.Asked && asked.Found > known.Found
+	})
 	// Link-local addresses come by themselves, and the source says on which link.
 	l.reaches("fe80::200:0:1:101", "fe80::200:0:1:201", "sib2")
 	asked, _ = l.views()
 	begin := time.Now()
 	_, err := l.askIP(labMine4, "10.9.0.77")
 	var se *acmsock.StatusError
-	if took := time.Since(begin); !errors.As(err, &se) || se.Status != resolver.StatusTimedOut || took < time.Second || took > labAnswer/2 {
+	if took := time.Since(begin); !errors.As(err, &se) || se.Status != resolver.StatusTimedOut || took < time.Second || took > labAnswer {
 		t.Errorf("an address that nobody has: %v after %v", err, took)
 	}
 	ip(t, "route add 10.10.0.0/16 via "+labPeer4+" dev ib1")
 	if _, err := l.askIP(labMine4, "10.10.0.1"); err == nil {
 		t.Error("a path to what is behind a router")
 	}
-	end, _ := l.views()
-	if end.Unknown == asked.Unknown || end.Timeouts == asked.Timeouts || end.Asked == asked.Asked {
-		t.Errorf("%+v, before that %+v", end, asked)
-	}
+	kernellab.Eventually(t, "both are counted", func() bool {
+		end, _ := l.views()
+		return end.Unknown > asked.Unknown && end.Timeouts > asked.Timeouts && end.Asked > asked.Asked
+	})
 }
 
 // field case 8: the peer moves its address to its other port. The neighbour table
@@ -187,9 +188,7 @@ func TestIPoIBNeighMoves(t *testing.T) {
 		return err == nil && (&r.Paths[0].Record).DGID() == want
 	})
 	l.reaches(labMine4, labPeer4, "sib3")
-	if n, _ := l.views(); n.Moved == 0 {
-		t.Errorf("%+v", n)
-	}
+	kernellab.Eventually(t, "the move is counted", func() bool { n, _ := l.views(); return n.Moved > 0 })
 }
 
 // field cases 18, 23 and 47: what becomes of our own addresses shows at once, by the

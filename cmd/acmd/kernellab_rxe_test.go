@@ -33,7 +33,7 @@ func TestRXEDaemon(t *testing.T) {
 			t.Logf("acmd said:\n%s", d.out)
 		}
 	})
-	kernellab.Eventually(t, "acmd serves", func() bool { return strings.Contains(d.out.String(), "serving clients") })
+	d.serves(t)
 	time.Sleep(1500 * time.Millisecond) // some polls, none of which should change anything
 	if n := strings.Count(d.out.String(), "no InfiniBand port yet"); n != 1 {
 		t.Errorf("said %d times that there is no port", n)

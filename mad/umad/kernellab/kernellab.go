@@ -111,33 +111,49 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 func WaitActive(t testing.TB, device string) {
 	t.Helper()
 	Eventually(t, device+" is active", func() bool {
-		b, err := os.ReadFile("/sys/class/infiniband/" + device + "/ports/1/state")
-		return err == nil && strings.HasPrefix(string(b), "4:")
+		return strings.HasPrefix(attribute(device, "state"), "4:")
 	})
 }
 
-var (
-	sweeps  = regexp.MustCompile(` class 0x(1|81) .* attr 0x12 `) // SwitchInfo is asked for in every sweep
-	changes = regexp.MustCompile(` class 0x(1|81) method 0x2 `)   // a Set; what switches are told does not show
-)
-
-// Settled waits until OpenSM, which sweeps every 2 s in the laboratory, has swept twice
-// and changed no port. What was asked of it is done then, and no event is on its way but
-// those that the caller causes. It empties the trace.
-func Settled(t testing.TB) {
+// Settled waits until nothing that happened before is under way on the fabric: OpenSM
+// on sib0 has swept from beginning to end, with all repairs and notices, and port 1 of
+// these devices is plugged and active under that SM, with the default subnet prefix. It
+// empties the trace.
+func Settled(t testing.TB, devices ...string) {
 	t.Helper()
-	quiet := 0
-	for end := time.Now().Add(2 * Patience); quiet < 2; quiet++ {
-		ClearTrace(t)
-		Eventually(t, "OpenSM sweeps", func() bool { return sweeps.MatchString(Trace(t)) })
-		time.Sleep(500 * time.Millisecond) // a sweep that changes ports does so after it has looked
-		if changes.MatchString(Trace(t)) {
-			quiet = -1
-		}
-		if time.Now().After(end) {
-			t.Fatalf("OpenSM goes on changing ports:\n%s", Trace(t))
-		}
+	for _, d := range devices {
+		Plug(t, d)
 	}
+	for range 2 { // the first to end may be one that had begun before
+		before := sweeps(t)
+		Run(t, "sm", "sweep")
+		Eventually(t, "OpenSM has swept", func() bool { return sweeps(t) > before })
+	}
+	sm := attribute("sib0", "lid")
+	for _, d := range devices {
+		WaitActive(t, d)
+		Eventually(t, d+" belongs to the SM on sib0", func() bool {
+			return sm != "" && attribute(d, "sm_lid") == sm && GID(t, d).Prefix() == mad.DefaultPrefix
+		})
+	}
+	ClearTrace(t)
+}
+
+// sweeps counts what OpenSM on sib0 says at the end of each heavy sweep that had no
+// error, after its notices.
+func sweeps(t testing.TB) int {
+	t.Helper()
+	b, err := os.ReadFile("/tmp/opensm-sib0.log")
+	if err != nil {
+		t.Fatalf("OpenSM: %v", err)
+	}
+	return strings.Count(string(b), "SUBNET UP")
+}
+
+// attribute reads a file of port 1 of a device, "" if it cannot be read.
+func attribute(device, name string) string {
+	b, _ := os.ReadFile("/sys/class/infiniband/" + device + "/ports/1/" + name)
+	return strings.TrimSpace(string(b))
 }
 
 // GID reads GID 0 of port 1 of a device.
