@@ -108,9 +108,7 @@ func TestCloseAtOnce(t *testing.T) {
 		t.Errorf("heap has grown by %d bytes", grown)
 	}
 	for _, l := range s.loops {
-		if n := l.box.pendingItems(); n != 0 {
-			t.Errorf("%d answers in a mailbox", n)
-		}
+		eventually(t, "an empty mailbox", func() bool { return l.box.pendingItems() == 0 })
 	}
 	st := s.Stats()
 	if st.Closed[ClosedByClient] != uint64(200*rounds) {
