@@ -35,6 +35,13 @@ struct sock_common {
 struct sock {
 	struct sock_common __sk_common;
 	struct {
+		struct {
+			struct { /* not under PREEMPT_RT */
+				struct {
+					atomic_t val;
+				} raw_lock;
+			} rlock;
+		} slock;
 		int owned;
 	} sk_lock;
 	struct {

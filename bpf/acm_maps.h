@@ -68,7 +68,7 @@ enum acm_sa_word {
 	ACM_SA_WORDS,
 };
 
-#define ACM_SENT_BUSY (~0ull) /* the client is in the middle of a system call */
+#define ACM_SENT_BUSY (~0ull) /* the socket is being worked on */
 
 #define ACM_SAMPLE 64 /* a power of two */
 

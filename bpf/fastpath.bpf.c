@@ -117,6 +117,30 @@ static __always_inline __u64 sent_by(struct tcp_sock *tp)
 	return tp->bytes_acked - 1 + (__u32)(tp->write_seq - tp->snd_una);
 }
 
+/* Somebody works on the socket: its owner, in a system call, or the kernel, on what arrives. */
+static __always_inline int worked_on(struct tcp_sock *tp)
+{
+	return SOCK(tp).sk_lock.owned || (bpf_core_field_exists(SOCK(tp).sk_lock.slock.rlock) &&
+					  SOCK(tp).sk_lock.slock.rlock.raw_lock.val.counter);
+}
+
+/*
+ * sent_by for who does not hold the socket's lock. An acknowledgement that comes in meanwhile is added to bytes_acked
+ * before snd_una moves (tcp_snd_una_update), and would be counted twice.
+ */
+static __always_inline __u64 sent_now(struct tcp_sock *tp)
+{
+	__u64 acked, sent;
+
+	if (worked_on(tp))
+		return ACM_SENT_BUSY;
+	acked = tp->bytes_acked;
+	barrier();
+	sent = sent_by(tp);
+	barrier();
+	return worked_on(tp) || tp->bytes_acked != acked ? ACM_SENT_BUSY : sent;
+}
+
 /*
  * The daemon has answered every byte that the client ever put into TCP, and the client has read every byte of it.
  * Answers from here never enter TCP, so this holds for split and for pipelined requests as well.
@@ -316,7 +340,7 @@ SEC("tc") int lookup_add(struct __sk_buff *skb)
 	if (conn && sk->state == ESTABLISHED && sk->src_port == client) {
 		ret = bpf_map_update_elem(&acm_cli, &slot, sk, BPF_NOEXIST) ? REFUSED : ADDED;
 		struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
-		conn->sent = !tp || SOCK(tp).sk_lock.owned ? ACM_SENT_BUSY : sent_by(tp);
+		conn->sent = tp ? sent_now(tp) : ACM_SENT_BUSY;
 	}
 	bpf_sk_release(sk);
 	return ret;

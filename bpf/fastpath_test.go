@@ -6,6 +6,8 @@ import (
 	"errors"
 	"net"
 	"os"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -181,6 +183,43 @@ func TestFastInsertRefused(t *testing.T) {
 		t.Errorf("a socket of another program: %v", err)
 	}
 	a.ask(&testShapes[0], byDaemon, "on a socket of another program")
+	if a.err != nil {
+		t.Error(a.err)
+	}
+}
+
+// What a client has sent is told as it was at one moment, while acknowledgements come
+// in: too much would keep a reply back for ever, too little let one go that is not due.
+func TestFastInsertSent(t *testing.T) {
+	needSockets(t)
+	a := openServed(t, 64)
+	port := a.client(t)
+	var begun, written atomic.Uint64
+	begun.Store(88)
+	written.Store(88)
+	var stop atomic.Bool
+	var client sync.WaitGroup
+	client.Go(func() {
+		for !stop.Load() && a.err == nil {
+			begun.Add(88)
+			a.send(testShapes[0].request(1, false))
+			written.Add(88)
+			a.reply(&testShapes[0], 1)
+		}
+	})
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
+		low := written.Load()
+		sent, err := insert(t, a.fast, port)
+		if errors.Is(err, ErrFastBusy) {
+			continue
+		}
+		if high := begun.Load(); err != nil || sent < low || sent > high || sent%88 != 0 {
+			t.Errorf("%d bytes sent, %v; want %d to %d", sent, err, low, high)
+			break
+		}
+	}
+	stop.Store(true)
+	client.Wait()
 	if a.err != nil {
 		t.Error(a.err)
 	}
