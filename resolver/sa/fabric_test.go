@@ -300,3 +300,54 @@ func BenchmarkFabric(b *testing.B) {
 	}
 	<-end
 }
+
+// frozen is a port whose reader does not run for a while after its first deadline:
+// its processor was given to others, or the machine was stopped.
+type frozen struct {
+	transport.Port
+	stop time.Duration
+}
+
+func (p *frozen) Recv(slots []*ring.Slot, deadline time.Time) (int, error) {
+	n, err := p.Port.Recv(slots, deadline)
+	if n == 0 && err == nil && !deadline.IsZero() && !time.Now().Before(deadline) {
+		time.Sleep(p.stop)
+		p.stop = 0
+	}
+	return n, err
+}
+
+// While this process does not run the SA is not silent: what it has answered counts,
+// and what waits for a place in the window is asked.
+func TestKeptFromRunning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, err := fabric.New(fabric.Config{Nodes: 10, Seed: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.AddRule(fabric.Rule{Class: mad.ClassSA, On: fabric.Deliveries, Delay: 2 * time.Second, Count: 2})
+		p, err := f.Open(fabric.DeviceName, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := Open(&frozen{p, 10 * time.Second}, fabricInfo(f), Config{Depth: 2}, nil)
+		begin := time.Now()
+		var all []<-chan outcome
+		for n := range 3 {
+			all = append(all, askNode(t, f, c, n+1))
+		}
+		for i, ch := range all {
+			if o := <-ch; o.err != nil || o.tries != 1 {
+				t.Errorf("question %d: %v after %d tries and %v", i, o.err, o.tries, o.at.Sub(begin))
+			}
+		}
+		if st := c.Stats(); st.Timeouts != 0 || st.Answers != 3 {
+			t.Errorf("%+v", st)
+		}
+		c.Close()
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+	})
+}

@@ -21,6 +21,11 @@ func (c *Client) run() {
 	err := c.borrow()
 	for err == nil {
 		c.now = c.clock()
+		if c.stalled() {
+			if err = c.catchUp(); err != nil {
+				break
+			}
+		}
 		c.unhurried()
 		c.work(c.port.Send)
 		switch {
@@ -43,6 +48,28 @@ func (c *Client) work(send func([]*ring.Slot) (int, error)) {
 	c.fire()
 	c.fill()
 	c.flush()
+}
+
+// stallTime is how late a timer has to be for it to say that this process was kept
+// from running: by jobs of a higher priority, or a machine that was stopped.
+const stallTime = int64(50 * time.Millisecond)
+
+// stalled reports whether what came in the meantime has to be read before timers
+// run. Time that we did not run is no silence of the SA.
+func (c *Client) stalled() bool {
+	late := c.now - stallTime
+	return len(c.timers) > 0 && c.timers[0].when < late || c.queue.head != nil && c.queueLimit(c.queue.head) < late
+}
+
+// catchUp reads what has come, without waiting. It does so a few times, as a wake-up
+// ends a read too, and a flood of messages must not keep timers from running.
+func (c *Client) catchUp() (err error) {
+	for range 4 {
+		if _, err = c.recv(c.base); err != nil { // in the past
+			break
+		}
+	}
+	return err
 }
 
 // borrow takes the slots that this client works with for its whole life, so that
@@ -195,17 +222,22 @@ func (c *Client) receive() error {
 		// rather than skip Recv: answers must get through beside a flood of work.
 		c.port.Wake()
 	}
-	n, err := c.port.Recv(c.in, deadline)
+	_, err := c.recv(deadline)
+	return err
+}
+
+func (c *Client) recv(deadline time.Time) (n int, err error) {
+	n, err = c.port.Recv(c.in, deadline)
 	c.asleep.Store(false)
 	c.received(n)
 	if err == nil {
 		c.pause = 0
-		return nil
+		return n, nil
 	}
 	if isGone(err) {
-		return goneError(err)
+		return n, goneError(err)
 	}
-	return c.fault(err)
+	return n, c.fault(err)
 }
 
 // received handles the first n slots of in.
