@@ -59,7 +59,7 @@ type Acquired struct {
 // Ports and P_Keys are those of the engine's last look, whatever their state; the
 // GID table is read during the call. It may block for as long as that takes.
 func (e *Engine) Acquire(r *AcquireRequest) (Acquired, error) {
-	a := acquisition{t: e.topo.Load(), table: e.cfg.GIDTable, r: r}
+	a := acquisition{t: e.topo.Load(), table: e.cfg.GIDTable, r: r, read: map[place][]transport.GIDEntry{}}
 	a.sgid, a.slid = r.Path.SGID(), r.Path.SLID()
 	if r.Incoming {
 		a.sgid, a.slid = r.Path.DGID(), r.Path.DLID()
@@ -78,6 +78,7 @@ type acquisition struct {
 	r     *AcquireRequest
 	sgid  mad.GID // our end of the path
 	slid  mad.LID
+	read  map[place][]transport.GIDEntry // tables so far
 }
 
 // place is a port of a device.

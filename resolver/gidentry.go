@@ -95,11 +95,18 @@ func (a *acquisition) interfaceOf(p place, g mad.GID) (name string) {
 	return name
 }
 
-// entries reads the port's table. A fabric that has none beside the ports' GIDs
-// has their entries.
+// entries reads the port's table, once: one of a RoCE port has a thousand files. A
+// fabric that has none beside the ports' GIDs has their entries.
 func (a *acquisition) entries(p place) ([]transport.GIDEntry, error) {
+	if list, ok := a.read[p]; ok {
+		return list, nil
+	}
 	if a.table != nil {
-		return a.table(p.dev, p.info.Num)
+		list, err := a.table(p.dev, p.info.Num)
+		if err == nil {
+			a.read[p] = list
+		}
+		return list, err
 	}
 	var list []transport.GIDEntry
 	for i, g := range p.info.GIDs {
