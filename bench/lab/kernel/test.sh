@@ -91,15 +91,15 @@ kernel_tests() {
 		-e ACMD_KERNEL_LAB=rxe "$work/umad.test" -test.v -test.timeout 200s -test.run '^TestKernelRXE' || bad=1
 	guest "acmd on soft RoCE" $least_acmd_rxe -t 240 -f "$work/acmd" -f "$work/acmctl" \
 		-e ACMD_KERNEL_LAB=rxe "$work/acmd.test" -test.v -test.timeout 200s -test.run '^TestRXE' || bad=1
-	guest "acmd on InfiniBand" $least_acmd --softib --opensm "-s 2" -t 960 -f "$work/acmd" -f "$work/acmctl" "${client[@]}" \
-		-e ACMD_KERNEL_LAB=softib "$work/acmd.test" -test.v -test.timeout 900s -test.run '^TestKernel' || bad=1
-	guest "acmd on IPoIB" $least_ipoib --softib -m ib_ipoib --opensm "-s 2" -t 400 -f "$work/acmd" -f "$work/acmctl" \
-		-e ACMD_KERNEL_LAB=ipoib "$work/acmd.test" -test.v -test.timeout 340s -test.run '^TestIPoIB' || bad=1
+	guest "acmd on InfiniBand" $least_acmd --softib --opensm "-s 2" -t 1260 -f "$work/acmd" -f "$work/acmctl" "${client[@]}" \
+		-e ACMD_KERNEL_LAB=softib "$work/acmd.test" -test.v -test.timeout 1200s -test.run '^TestKernel' || bad=1
+	guest "acmd on IPoIB" $least_ipoib --softib -m ib_ipoib --opensm "-s 2" -t 700 -f "$work/acmd" -f "$work/acmctl" \
+		-e ACMD_KERNEL_LAB=ipoib "$work/acmd.test" -test.v -test.timeout 660s -test.run '^TestIPoIB' || bad=1
 	guest "pins and plans of the fast path" $least_maps --net none -t 700 \
 		-e ACMD_CI=1 "$work/bpf.test" -test.v -test.timeout 660s \
 		-test.run '^Test(Fast|Places|Adopt|Modes|Locked|NoBPFFS|Unprivileged|Replaced|Sweep|KernelSide)' || bad=1
-	guest "capabilities" $least_caps --net none -t 300 \
-		-e ACMD_CI=1 "$work/acmd.test" -test.v -test.timeout 280s \
+	guest "capabilities" $least_caps --net none -t 700 \
+		-e ACMD_CI=1 "$work/acmd.test" -test.v -test.timeout 660s \
 		-test.run '^TestCapabilities(Dropped|ForeignDirectory|Missing|OfUser)$' || bad=1
 	# The stock librdmacm is not in the guest, and use over minutes is no matter of the kernel.
 	guest "fast path" $least_fast --net none --mem 1024 -t 1200 \
