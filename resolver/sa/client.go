@@ -67,7 +67,7 @@ type Client struct {
 	window   int                 // flights that may be in progress
 	seated   int                 // flights that are
 	shrunk   int64               // when the window was last halved
-	answered int64               // when the SA answered last
+	owing    int64               // since when the SA owes an answer: its last one, or the first question since
 	inARow   int                 // time-outs since the last answer
 	hold     int64               // no SA sends before, unless Update comes
 	suspect  int64               // Suspect is not called again before

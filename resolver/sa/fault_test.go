@@ -179,7 +179,9 @@ func TestAnswerWhileListed(t *testing.T) {
 			return nil
 		})
 		c := Open(p, activeInfo(), Config{Retries: 4, Depth: 2, RetryNoRecords: 2}, nil)
-		c.cfg.Depth, c.window = 2, 1 // a fixed window of one
+		if err := c.Post(func() { c.cfg.Depth, c.window = 2, 1 }); err != nil { // a fixed window of one
+			t.Fatal(err)
+		}
 		defer closeAll(t, c, p)
 		outs := []<-chan outcome{ask(t, c, 9), ask(t, c, 10), ask(t, c, 11)}
 		for i, ch := range outs {

@@ -21,7 +21,7 @@ func (c *Client) run() {
 	err := c.borrow()
 	for err == nil {
 		c.now = c.clock()
-		if c.stalled() {
+		if c.overdue() {
 			if err = c.catchUp(); err != nil {
 				break
 			}
@@ -50,15 +50,11 @@ func (c *Client) work(send func([]*ring.Slot) (int, error)) {
 	c.flush()
 }
 
-// stallTime is how late a timer has to be for it to say that this process was kept
-// from running: by jobs of a higher priority, or a machine that was stopped.
-const stallTime = int64(50 * time.Millisecond)
-
-// stalled reports whether what came in the meantime has to be read before timers
-// run. Time that we did not run is no silence of the SA.
-func (c *Client) stalled() bool {
-	late := c.now - stallTime
-	return len(c.timers) > 0 && c.timers[0].when < late || c.queue.head != nil && c.queueLimit(c.queue.head) < late
+// overdue reports whether something is about to be given up. What has come is read
+// before that: this process may have been kept from running, by jobs of a higher
+// priority or a machine that was stopped, and that is no silence of the SA.
+func (c *Client) overdue() bool {
+	return len(c.timers) > 0 && c.timers[0].when <= c.now || c.queue.head != nil && c.queueLimit(c.queue.head) <= c.now
 }
 
 // catchUp reads what has come, without waiting. It does so a few times, as a wake-up
@@ -130,7 +126,7 @@ func (c *Client) fire() {
 			t.Fire()
 		}
 	}
-	for f := c.queue.head; f != nil && c.now >= c.queueLimit(f); f = c.queue.head {
+	for f := c.queue.head; f != nil && !c.open() && c.now >= c.queueLimit(f); f = c.queue.head {
 		c.queue.pop()
 		c.fail(f, fmt.Errorf("%w: waited %v behind %d others", ErrTimeout,
 			time.Duration(c.now-f.queued).Round(time.Millisecond), c.seated))
@@ -140,7 +136,7 @@ func (c *Client) fire() {
 // queueLimit is how long f may wait for the window: while answers come, up to
 // queueLife; with an SA that is silent, no longer than a flight lives.
 func (c *Client) queueLimit(f *flight) int64 {
-	return min(max(f.queued, c.answered)+f.life(), f.queued+int64(queueLife))
+	return min(max(f.queued, c.owing)+f.life(), f.queued+int64(queueLife))
 }
 
 func (c *Client) flightTimer(f *flight) {

@@ -112,7 +112,7 @@ func isNoSA(s mad.Status) bool {
 
 // alive notes that the SA answers.
 func (c *Client) alive() {
-	c.inARow, c.answered = 0, c.now
+	c.inARow, c.owing = 0, c.now
 	c.askIfDoubted()
 	if c.auto() && c.window < AutoWindow {
 		c.window++

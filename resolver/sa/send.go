@@ -29,13 +29,36 @@ func (c *Client) fill() {
 				return
 			}
 			c.seat(f)
+		} else if c.returned(f) {
+			continue
 		}
 		c.try(f)
 	}
 }
 
+// returned puts a flight back on the wire whose next try was due because the SM had
+// moved, if that is back where the last try went before the rate let the next one go:
+// two copies would reach it within the gap. The kernel holds none, so the TID is the
+// same.
+func (c *Client) returned(f *flight) bool {
+	if c.caps.Timers || f.lid != c.cur.SMLID || c.now >= f.sent+f.gap {
+		return false
+	}
+	f.state = stateWire
+	c.timers.set(&f.timer, f.overdue())
+	return true
+}
+
+// open reports whether the next of the queue can be sent.
+func (c *Client) open() bool {
+	return c.now >= c.hold && c.limit.ready() <= c.now && c.seated < c.window
+}
+
 // seat lets f into the window.
 func (c *Client) seat(f *flight) {
+	if c.seated == 0 {
+		c.owing = c.now
+	}
 	f.seated = true
 	c.seated++
 	c.count.outstanding.Store(int64(c.seated))

@@ -117,6 +117,39 @@ func TestSilentMove(t *testing.T) {
 	}
 }
 
+// The SM moves and is back before the rate let the next try go: the last one may
+// still be answered, and a second would come within the gap.
+func TestBackBeforeRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		p := newPort(t, func(p *scriptPort, s *sent) error {
+			if n++; n != 2 {
+				p.answer(s, time.Millisecond, reply(s))
+			}
+			return nil
+		})
+		info := activeInfo()
+		info.SMLID = 9
+		moved := info
+		moved.SMLID = 12
+		c := Open(p, info, Config{Retries: 3, MaxRate: 2}, nil)
+		defer closeAll(t, c, p)
+		if o := <-ask(t, c, 9); o.err != nil {
+			t.Fatal(o.err)
+		}
+		time.Sleep(600 * time.Millisecond)
+		out := ask(t, c, 10) // the second in this second
+		time.Sleep(10 * time.Millisecond)
+		c.Update(moved)
+		time.Sleep(retargetSpread)
+		c.Update(info)
+		if o := <-out; o.err != nil {
+			t.Fatal(o.err)
+		}
+		checkRetries(p.sends(), t.Errorf)
+	})
+}
+
 // Update while questions are on the wire: they are asked at the new place soon,
 // queued ones go there, and an answer that the old SM still sends counts.
 func TestUpdateRetargets(t *testing.T) {
