@@ -106,7 +106,7 @@ func (c *Client) unhurried() {
 func (c *Client) Turn(readable bool) (next time.Time, ok bool) {
 	faults := c.count.sendErrors.Load() + c.count.recvErrors.Load()
 	c.now = c.clock()
-	if readable || c.overdue() {
+	if readable || c.expiring() {
 		n, err := c.port.Recv(c.in, c.base) // in the past
 		c.received(n)
 		if err != nil && !isGone(err) { // of that the goroutine will hear again

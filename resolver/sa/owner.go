@@ -21,7 +21,7 @@ func (c *Client) run() {
 	err := c.borrow()
 	for err == nil {
 		c.now = c.clock()
-		if c.overdue() {
+		if c.expiring() {
 			if err = c.catchUp(); err != nil {
 				break
 			}
@@ -50,10 +50,10 @@ func (c *Client) work(send func([]*ring.Slot) (int, error)) {
 	c.flush()
 }
 
-// overdue reports whether something is about to be given up. What has come is read
+// expiring reports whether something is about to be given up. What has come is read
 // before that: this process may have been kept from running, by jobs of a higher
 // priority or a machine that was stopped, and that is no silence of the SA.
-func (c *Client) overdue() bool {
+func (c *Client) expiring() bool {
 	return len(c.timers) > 0 && c.timers[0].when <= c.now || c.queue.head != nil && c.queueLimit(c.queue.head) <= c.now
 }
 
@@ -61,7 +61,7 @@ func (c *Client) overdue() bool {
 // ends a read too, and a flood of messages must not keep timers from running.
 func (c *Client) catchUp() (err error) {
 	for range 4 {
-		if _, err = c.recv(c.base); err != nil { // in the past
+		if err = c.recv(c.base); err != nil { // in the past
 			break
 		}
 	}
@@ -218,22 +218,22 @@ func (c *Client) receive() error {
 		// rather than skip Recv: answers must get through beside a flood of work.
 		c.port.Wake()
 	}
-	_, err := c.recv(deadline)
-	return err
+	return c.recv(deadline)
 }
 
-func (c *Client) recv(deadline time.Time) (n int, err error) {
-	n, err = c.port.Recv(c.in, deadline)
+// recv handles what came by the deadline.
+func (c *Client) recv(deadline time.Time) error {
+	n, err := c.port.Recv(c.in, deadline)
 	c.asleep.Store(false)
 	c.received(n)
 	if err == nil {
 		c.pause = 0
-		return n, nil
+		return nil
 	}
 	if isGone(err) {
-		return n, goneError(err)
+		return goneError(err)
 	}
-	return n, c.fault(err)
+	return c.fault(err)
 }
 
 // received handles the first n slots of in.

@@ -13,13 +13,7 @@ import (
 
 // fill sends tries that are due and lets the queue into the window.
 func (c *Client) fill() {
-	if c.now < c.hold {
-		return
-	}
-	for {
-		if c.limit.ready() > c.now {
-			return
-		}
+	for c.free() {
 		f := c.retry.pop()
 		if f == nil {
 			if c.seated >= c.window {
@@ -49,10 +43,11 @@ func (c *Client) returned(f *flight) bool {
 	return true
 }
 
+// free reports whether hold and rate let a try go.
+func (c *Client) free() bool { return c.now >= c.hold && c.now >= c.limit.ready() }
+
 // open reports whether the next of the queue can be sent.
-func (c *Client) open() bool {
-	return c.now >= c.hold && c.limit.ready() <= c.now && c.seated < c.window
-}
+func (c *Client) open() bool { return c.free() && c.seated < c.window }
 
 // seat lets f into the window.
 func (c *Client) seat(f *flight) {
