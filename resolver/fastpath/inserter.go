@@ -114,20 +114,19 @@ func (i *inserter) insert(s *Service, list []insertion) (again []insertion) {
 	err := s.k.Insert(ports, func(port uint16, sent uint64, err error) {
 		in := byPort[port]
 		delete(byPort, port)
-		switch now := time.Now(); {
-		case err == nil:
+		if err == nil {
 			s.count.inserted.Add(1)
 			in.done(sent, true)
-		case !errors.Is(err, bpf.ErrFastBusy):
-			stays(in)
-		case in.busy.IsZero():
-			in.busy = now
-			again = append(again, in)
-		case now.Sub(in.busy) < busyTime:
-			again = append(again, in)
-		default:
-			stays(in)
+			return
 		}
+		if in.busy.IsZero() {
+			in.busy = time.Now()
+		}
+		if errors.Is(err, bpf.ErrFastBusy) && time.Since(in.busy) < busyTime {
+			again = append(again, in)
+			return
+		}
+		stays(in)
 	})
 	if err != nil {
 		s.log.Warn("clients stay with the daemon", "count", len(byPort), "err", err)
