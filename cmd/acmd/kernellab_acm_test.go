@@ -44,7 +44,7 @@ func TestKernelDaemonMulticast(t *testing.T) {
 	}
 	done := make(chan outcome, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(t.Context(), labPatience)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		r, err := l.client.ResolveName(ctx, "node1", "stranger", false)
 		done <- outcome{r, err}

@@ -35,8 +35,7 @@ import (
 // by itself and with saquery.
 const (
 	labAcmd, labAcmctl = "/lab/acmd", "/lab/acmctl"
-	labSource          = "sib1" // paths start here
-	labPatience        = patience
+	labSource          = "sib1"             // paths start here
 	labRequest         = 20 * time.Second   // request_timeout: OpenSM in a busy guest may take its time
 	labAnswer          = labRequest * 3 / 2 // more than any request may take
 	labHelp            = 20 * time.Second   // the kernel's own question to the SA may take that long
@@ -242,7 +241,7 @@ func (l *kernelLab) raw(q sa.PathRecord) sa.PathRecord {
 	q.SetSLID(l.info(labSource).LID)
 	q.SetPKey(mad.DefaultPKey)
 	q.SetReversibleNumPath(true, 1)
-	for end := time.Now().Add(labPatience); time.Now().Before(end); {
+	for end := time.Now().Add(patience); time.Now().Before(end); {
 		m := l.exchange(func(m *mad.Packet) {
 			sa.Init(m, mad.MethodGet, sa.AttrPathRecord, sa.PathMask(&q))
 			*sa.Path(m) = q
@@ -266,7 +265,7 @@ func (l *kernelLab) exchange(request func(*mad.Packet)) mad.Packet {
 	}
 	s := slots[0]
 	defer s.Release()
-	for end := time.Now().Add(labPatience); time.Now().Before(end); {
+	for end := time.Now().Add(patience); time.Now().Before(end); {
 		l.tid++
 		*s.Header() = mad.UserHeader{}
 		s.Header().SetLID(info.SMLID)

@@ -24,7 +24,7 @@ func (l *kernelLab) series() map[string]float64 {
 	if m == nil {
 		l.t.Fatal("no metrics are served")
 	}
-	c := http.Client{Timeout: labPatience, Transport: &http.Transport{DisableKeepAlives: true}}
+	c := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := c.Get("http://" + m[1] + "/metrics")
 	if err != nil {
 		l.t.Fatal(err)

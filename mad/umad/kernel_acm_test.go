@@ -185,7 +185,7 @@ func TestKernelSoftibMegabyte(t *testing.T) {
 // of the device that comes back asks again.
 func TestKernelSoftibACMUnplug(t *testing.T) {
 	l := newLab(t)
-	t.Cleanup(func() { plugged(t) })
+	t.Cleanup(func() { kernellab.Settled(t, labDevice) })
 	peer := portOf(t, l.fabric, labPeer)
 	for range 64 {
 		s := l.acmRequest(&peer, 2*time.Minute)

@@ -73,7 +73,7 @@ func TestKernelSoftibForeignAgent(t *testing.T) {
 // ErrGone, at once and for ever; the port of the device that comes back works.
 func TestKernelSoftibUnplugUnderLoad(t *testing.T) {
 	l := newLab(t)
-	t.Cleanup(func() { plugged(t) })
+	t.Cleanup(func() { kernellab.Settled(t, labDevice) })
 	kernellab.Control(t, "drop class=3 method=0x1 from="+labDevice) // so that sends stay outstanding
 	type result struct {
 		n   int
@@ -159,13 +159,6 @@ func TestKernelSoftibUnplugUnderLoad(t *testing.T) {
 	}
 }
 
-// plugged leaves the fabric to the next test as this one found it.
-func plugged(t *testing.T) {
-	t.Helper()
-	kernellab.Plug(t, labDevice)
-	kernellab.Settled(t)
-}
-
 // stayGone checks that a gone port says so again and again, without waiting and
 // without a system call that could matter.
 func (l *lab) stayGone(slots []*ring.Slot) {
@@ -189,7 +182,7 @@ func (l *lab) stayGone(slots []*ring.Slot) {
 // one whose deadline is over.
 func TestKernelSoftibUnplugIdle(t *testing.T) {
 	kernellab.Need(t, kernellab.Softib)
-	t.Cleanup(func() { plugged(t) })
+	t.Cleanup(func() { kernellab.Settled(t, labDevice) })
 	for _, deadline := range []time.Duration{-time.Second, time.Hour} {
 		l := newLab(t)
 		l.works()

@@ -203,7 +203,6 @@ func TestClose(t *testing.T) {
 	bubble(t, nil, func(l *lab) {
 		l.sa.set(0)
 		c := l.k.Resolve(ask(7))
-		synctest.Wait()
 		if n := l.stats().Pending; n != 1 {
 			t.Errorf("%d pending, want 1", n)
 		}

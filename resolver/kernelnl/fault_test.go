@@ -61,7 +61,6 @@ func TestForeign(t *testing.T) {
 		for range 100 {
 			l.k.Inject(4321, b)
 		}
-		synctest.Wait()
 		if s := l.stats(); s.Foreign != 100 || s.Resolves+s.Malformed+s.Unknown != 0 {
 			t.Errorf("%+v", s)
 		}
@@ -150,7 +149,6 @@ func TestUnreadable(t *testing.T) {
 			l.k.Inject(0, b)
 		}
 		l.k.Inject(0, nil)
-		synctest.Wait()
 		if s := l.stats(); s.Unreadable != 3 || s.Control != 4 || s.Rejected != 1 || s.Failed != 0 {
 			t.Errorf("%+v", s)
 		}

@@ -3,15 +3,14 @@
 package service
 
 import (
-	"bytes"
 	"errors"
 	"log/slog"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"acmd/mad/madtest"
 	"acmd/resolver"
 	"acmd/resolver/kernelnl"
 	"acmd/resolver/kernelnl/kernelfake"
@@ -34,7 +33,7 @@ type opener struct {
 	kernel *kernelfake.Kernel
 	err    error
 	opens  int
-	log    bytes.Buffer
+	log    madtest.Output
 }
 
 func (o *opener) open() (kernelnl.Conn, error) {
@@ -52,12 +51,6 @@ func (o *opener) set(k *kernelfake.Kernel, err error) {
 
 func (o *opener) count() int { o.mu.Lock(); defer o.mu.Unlock(); return o.opens }
 
-func (o *opener) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.log.Write(b)
-}
-
 func asked(k *kernelfake.Kernel) kernelfake.Outcome {
 	return k.Resolve(kernelfake.Resolve{Device: "sib1", Port: 1, DGID: [16]byte{0xfe, 0x80, 15: 7}}).Wait()
 }
@@ -70,7 +63,7 @@ func TestKernelDoor(t *testing.T) {
 		o := &opener{}
 		o.set(first, kernelnl.ErrNoRDMA)
 		k := serveKernel(o.open, time.Second, kernelnl.Config{
-			Engine: hits{}, Wait: 300 * time.Millisecond, Log: slog.New(slog.NewTextHandler(o, nil))})
+			Engine: hits{}, Wait: 300 * time.Millisecond, Log: o.log.Logger()})
 		time.Sleep(3500 * time.Millisecond)
 		if n := o.count(); n != 4 {
 			t.Errorf("tried %d times in 3.5 s", n)
@@ -110,7 +103,7 @@ func TestKernelDoor(t *testing.T) {
 			t.Error("sockets are left open")
 		}
 		for text, n := range map[string]int{"to answer yet": 1, "not permitted": 1, "serving the kernel": 2, "not answered any more": 1} {
-			if got := strings.Count(o.log.String(), text); got != n {
+			if got := o.log.Count(text); got != n {
 				t.Errorf("%q is in the log %d times, want %d:\n%s", text, got, n, &o.log)
 			}
 		}
