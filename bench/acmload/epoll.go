@@ -83,9 +83,9 @@ func loadCrew(cfg *loadConfig) result {
 		k.run(chooser(cfg), &stop)
 		k.close()
 	}
-	wall := time.Since(begin)
+	wall, own := time.Since(begin), ownCPU()
 	r := summarize(cfg, ws, wall, cpu0)
-	use.stop(&r)
+	use.stop(&r, own)
 	return r
 }
 

@@ -235,9 +235,9 @@ func load(cfg *loadConfig) result {
 		time.AfterFunc(cfg.dur, func() { stop.Store(true) })
 	}
 	wg.Wait()
-	wall := time.Since(begin)
+	wall, own := time.Since(begin), ownCPU()
 	r := summarize(cfg, ws, wall, cpu0)
-	use.stop(&r)
+	use.stop(&r, own)
 	return r
 }
 

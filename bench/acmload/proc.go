@@ -124,8 +124,9 @@ type usage struct {
 }
 
 func startUsage(server int, pids []int) usage {
-	u := usage{pids: pids, server: server, switches: switches(server), busy: startBusy(), own: ownCPU()}
+	u := usage{pids: pids, server: server, switches: switches(server), busy: startBusy()}
 	u.at = u.now()
+	u.own = ownCPU() // last: to read the others' figures is no part of the run
 	return u
 }
 
@@ -137,12 +138,12 @@ func (u *usage) now() []time.Duration {
 	return list
 }
 
-// stop puts into r what was spent since the start.
-func (u *usage) stop(r *result) {
+// stop puts into r what was spent since the start; own is ownCPU at the end.
+func (u *usage) stop(r *result, own time.Duration) {
 	for i, d := range u.now() {
 		r.AlsoCPU = append(r.AlsoCPU, (d - u.at[i]).Seconds())
 	}
-	r.OwnCPU = (ownCPU() - u.own).Seconds()
+	r.OwnCPU = (own - u.own).Seconds()
 	r.Busy = u.busy.share()
 	if u.server != 0 && r.OK > 0 {
 		r.Switches = float64(switches(u.server)-u.switches) / float64(r.OK)

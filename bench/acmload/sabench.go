@@ -157,7 +157,7 @@ func (b *saBench) measure(pid, simPid int) error {
 		return d
 	}
 	busy := startBusy()
-	own0, sm0, sim0, begin := ownCPU(), cpu(pid), cpu(simPid), time.Now()
+	sm0, sim0, own0, begin := cpu(pid), cpu(simPid), ownCPU(), time.Now()
 	if err := b.run(); err != nil {
 		return err
 	}

@@ -5,9 +5,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,12 +24,19 @@ const settle = 300 * time.Millisecond
 
 // coldSite is the large fabric, and a node of it from which all its paths are asked.
 type coldSite struct {
-	fabric *peer.Fabric
-	node   string
-	lid    mad.LID
-	dests  string // file of destinations
-	count  int
-	also   string // OpenSM and ibsim, for acmload
+	fabric       *peer.Fabric
+	node         string
+	byLID, byGID coldList
+	coldList            // the one of the two that is asked now
+	also         string // OpenSM and ibsim, for acmload
+}
+
+// coldList is the list of all paths, spelled in one way.
+type coldList struct {
+	by    string // how the ends of a path are named: "LID" or "GID"
+	src   string // for acmload, as dests is
+	dests string // file of destinations
+	count int
 }
 
 func (b *bench) startColdSite() coldSite {
@@ -39,25 +46,34 @@ func (b *bench) startColdSite() coldSite {
 		b.Fatal(err)
 	}
 	devices, err := sim.Devices()
-	if err != nil || len(devices) != 1 || len(devices[0].Ports) != 1 {
+	if err != nil || len(devices) != 1 || len(devices[0].Ports) != 1 || len(devices[0].Ports[0].GIDs) == 0 {
 		b.Fatalf("device of %s: %v, %v", s.node, devices, err)
 	}
-	s.lid = devices[0].Ports[0].LID
+	own := devices[0].Ports[0]
 	if err := sim.Close(); err != nil {
 		b.Fatal(err)
 	}
-	var lines []string
-	const firstSwitch = 0x200000 // ibsim counts GUIDs up from there
-	for guid, lid := range s.fabric.LIDs() {
-		if guid < firstSwitch && lid != s.lid {
-			lines = append(lines, fmt.Sprintf("lid:%d %v %d\n", lid, mad.MakeGID(0xfe80000000000000, guid), lid))
-		}
-	}
-	slices.Sort(lines) // an order, the same one for all
-	s.count, s.dests = len(lines), filepath.Join(s.fabric.Dir, "dests")
-	b.write(s.dests, strings.Join(lines, ""))
+	byLID, byGID := coldDests(s.fabric.LIDs(), own.LID)
+	s.byLID = coldList{"LID", fmt.Sprintf("lid:%d", own.LID), filepath.Join(s.fabric.Dir, "by-lid"), len(byLID)}
+	s.byGID = coldList{"GID", fmt.Sprintf("gid:%v", own.GIDs[0]), filepath.Join(s.fabric.Dir, "by-gid"), len(byGID)}
+	b.write(s.byLID.dests, strings.Join(byLID, ""))
+	b.write(s.byGID.dests, strings.Join(byGID, ""))
 	s.also = fmt.Sprintf("%d,%d", s.fabric.OpenSM.Pid, s.fabric.Ibsim.Pid)
 	return s
+}
+
+// coldDests is acmload's list of all adapters but that with LID own, by LID and by
+// GID, in one order.
+func coldDests(lids map[mad.GUID]mad.LID, own mad.LID) (byLID, byGID []string) {
+	const firstSwitch = 0x200000 // ibsim counts GUIDs up from there
+	for _, guid := range slices.Sorted(maps.Keys(lids)) {
+		lid, gid := lids[guid], mad.MakeGID(0xfe80000000000000, guid)
+		if guid < firstSwitch && lid != own {
+			byLID = append(byLID, fmt.Sprintf("lid:%d %v %d\n", lid, gid, lid))
+			byGID = append(byGID, fmt.Sprintf("gid:%v %v %d\n", gid, gid, lid))
+		}
+	}
+	return byLID, byGID
 }
 
 // alone asks OpenSM directly, with so many questions outstanding.
@@ -75,7 +91,7 @@ func (s *coldSite) alone(b *bench, window, n int) result {
 // clients are connected before that.
 func (s *coldSite) ask(b *bench, label, sock, pid string) result {
 	time.Sleep(settle)
-	r := b.resolve(label, "-s", sock, "-pid", pid, "-also", s.also, "-c", "16", "-io", "epoll", "-greet", "-once", "-src", fmt.Sprintf("lid:%d", s.lid), "-dests", s.dests)
+	r := b.resolve(label, "-s", sock, "-pid", pid, "-also", s.also, "-c", "16", "-io", "epoll", "-greet", "-once", "-src", s.src, "-dests", s.dests)
 	if r.OK != int64(s.count) {
 		b.warn("%s: %d of %d paths", label, r.OK, s.count)
 	}
@@ -134,9 +150,37 @@ func (b *bench) generatedOptions() string {
 	return keep.String()
 }
 
-// cold compares resolves that have to ask the SA.
+// cold compares resolves that have to ask the SA, all on the same processors.
 func (b *bench) cold() {
 	s := b.startColdSite()
+	s.compare(b, s.byLID, nil)
+}
+
+// coldGID is cold with both ends of a path named by GID, which is less work for
+// OpenSM: for a LID it goes through the table of all GUIDs.
+func (b *bench) coldGID() {
+	s := b.startColdSite()
+	s.compare(b, s.byGID, nil)
+}
+
+// coldApart is both with the SA on a processor of its own, as on a fabric where it
+// is another machine.
+func (b *bench) coldApart() {
+	apart, err := apartOf(b.processors())
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := b.startColdSite()
+	b.pinAll(apart.sa, s.fabric.OpenSM.Pid, s.fabric.Ibsim.Pid)
+	b.pinOwn(apart.rest) // and what is started from here on
+	s.compare(b, s.byLID, apart)
+	s.compare(b, s.byGID, apart)
+}
+
+// compare lets the contestants ask for a list in turn, and prints what they
+// reached. apart is nil when all programs share all processors.
+func (s *coldSite) compare(b *bench, list coldList, apart *apart) {
+	s.coldList = list
 	options := b.generatedOptions()
 	names := []string{"OpenSM alone, window 16", "ibacm, sa_depth 16", "acmd, ibacm's generated defaults", "the same acmd after a flush",
 		"ibacm, sa_depth 1 (its default)", "OpenSM alone, window 16, 5 times the list"}
@@ -153,44 +197,15 @@ func (b *bench) cold() {
 		func() { add(4, s.stock(b, 1)) },
 		func() { add(5, s.alone(b, 16, 5*s.count)) },
 	}
-	b.heading("Cold resolves", fmt.Sprintf("%d paths by LID on a fabric of 601 adapters, 16 clients, each path asked once, a fresh daemon for each round, %d rounds.", s.count, b.rounds))
+	lines := []string{fmt.Sprintf("%d paths by %s on a fabric of 601 adapters, 16 clients, each path asked once, a fresh daemon for each round, %d rounds.", s.count, s.by, b.rounds)}
+	title := "Cold resolves by " + s.by
+	if apart != nil {
+		title += ", the SA apart"
+		lines = append(lines, apart.String())
+	}
+	b.heading(title, lines...)
 	s.alone(b, 16, s.count) // the first questions after a sweep are slow
 	b.eachRound(turns...)
-	t := newTable("who", "paths/s", "all runs", "p50 us", "p99 us", "daemon CPU s/1M", "OpenSM s/1M", "ibsim s/1M", "load generator s/1M", "processors busy (these)", "(machine)", "switches per path")
-	for i, r := range runs {
-		per1M := func(cpu float64, r *result) float64 { return cpu * 1e6 / float64(max(r.OK, 1)) }
-		daemon := any(med(r, cpu1M))
-		if strings.HasPrefix(names[i], "OpenSM") {
-			daemon = "-"
-		}
-		t.row(names[i], med(r, perSec), spread(r, perSec, "%.0f"), med(r, p50), med(r, p99), daemon,
-			med(r, func(r *result) float64 { return per1M(r.AlsoCPU[0], r) }), med(r, func(r *result) float64 { return per1M(r.AlsoCPU[1], r) }),
-			med(r, func(r *result) float64 { return per1M(r.OwnCPU, r) }), med(r, busyThese), med(r, func(r *result) float64 { return r.Busy }), med(r, switches))
-	}
-	b.coldMarks(runs[0], runs[1], runs[2])
-}
-
-// busyThese is the share of the machine's processor time that went into the
-// programs of the comparison.
-func busyThese(r *result) float64 {
-	cpu := r.OwnCPU
-	for _, c := range r.AlsoCPU {
-		cpu += c
-	}
-	// For OpenSM alone the server is the load generator itself.
-	if len(r.AlsoCPU) > 0 && r.Conns > 0 && r.RSSKB > 0 {
-		cpu += r.CPUPer1M * float64(r.OK) / 1e6
-	}
-	return cpu / r.Seconds / float64(runtime.NumCPU())
-}
-
-func (b *bench) coldMarks(alone, stock, own []result) {
-	b.atLeast("rate, of ibacm's with sa_depth 16", ratio(med(own, perSec), med(stock, perSec)), 1.3, "x")
-	share := ratio(med(own, perSec), med(alone, perSec))
-	cpu, busy := med(own, cpu1M), max(med(own, busyThese), med(own, func(r *result) float64 { return r.Busy }))
-	b.marks = append(b.marks, mark{
-		"rate, of OpenSM's alone; or own CPU per 1M with all processors busy", ">= 0.90x; or <= 20 s",
-		fmt.Sprintf("%.2fx; %.1f s, %.0f %% busy", share, cpu, 100*busy),
-		share >= .9 || cpu <= 20 && busy >= .95,
-	})
+	printCold(names, runs, apart)
+	b.coldMarks(s.by, runs[0], runs[1], runs[2], apart)
 }

@@ -25,6 +25,25 @@ func TestMedian(t *testing.T) {
 	}
 }
 
+func TestQuartiles(t *testing.T) {
+	for _, tc := range []struct {
+		in   []float64
+		want string
+		mean float64
+	}{{[]float64{3}, "3.00..3.00", 3}, {[]float64{9, 1, 5}, "3.00..7.00", 5}, {[]float64{5, 1, 4, 2, 3}, "2.00..4.00", 3}, {[]float64{4, 1, 3, 2}, "1.75..3.25", 2.5}} {
+		runs := make([]result, len(tc.in))
+		for i, v := range tc.in {
+			runs[i].PerSec = v
+		}
+		if got := quartiles(runs, perSec, "%.2f"); got != tc.want {
+			t.Errorf("quartiles of %v: %s, want %s", tc.in, got, tc.want)
+		}
+		if got := mean(runs, perSec); got != tc.mean {
+			t.Errorf("mean of %v: %v, want %v", tc.in, got, tc.mean)
+		}
+	}
+}
+
 func TestFigures(t *testing.T) {
 	for in, want := range map[any]string{
 		0.0: "-", 0.123: "0.12", 9.999: "10.00", 12.34: "12.3", 123.6: "124", 1234.0: "1 234", 1234567.0: "1 234 567",
@@ -54,29 +73,6 @@ func TestMarks(t *testing.T) {
 	}
 	if want := []bool{true, false, false, true, false, true, false}; !slices.Equal(ok, want) {
 		t.Errorf("%v, want %v", ok, want)
-	}
-}
-
-func TestColdMark(t *testing.T) {
-	run := func(rate, cpu, busy float64) []result {
-		return []result{{OK: 600, PerSec: rate, CPUPer1M: cpu, Busy: busy, Seconds: 1}}
-	}
-	for _, tc := range []struct {
-		own  []result
-		want []bool
-	}{
-		{run(90, 50, 0), []bool{true, true}},
-		{run(89, 50, 1), []bool{true, false}},
-		{run(80, 20, .95), []bool{true, true}},
-		{run(80, 20, .94), []bool{true, false}},
-		{run(80, 20.1, 1), []bool{true, false}},
-		{run(60, 20, 1), []bool{false, true}},
-	} {
-		b := &bench{}
-		b.coldMarks(run(100, 0, 0), run(50, 0, 0), tc.own)
-		if got := []bool{b.marks[0].ok, b.marks[1].ok}; !slices.Equal(got, tc.want) {
-			t.Errorf("%+v: %v, want %v", tc.own[0], got, tc.want)
-		}
 	}
 }
 

@@ -25,6 +25,8 @@ var comparisons = []struct {
 	{"clients", (*bench).clients},
 	{"pipelined", (*bench).pipelined},
 	{"cold", (*bench).cold},
+	{"cold-gid", (*bench).coldGID},
+	{"cold-apart", (*bench).coldApart},
 	{"multicast", (*bench).multicast},
 	{"storm", (*bench).storm},
 	{"dead", (*bench).dead},

@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 )
@@ -51,6 +52,29 @@ func spread[T any](runs []T, get func(*T) float64, format string) string {
 		low, high = min(low, get(&runs[i])), max(high, get(&runs[i]))
 	}
 	return fmt.Sprintf(format+".."+format, low, high)
+}
+
+// quartiles bound the middle half of the runs, between two of them if need be.
+func quartiles[T any](runs []T, get func(*T) float64, format string) string {
+	v := make([]float64, len(runs))
+	for i := range runs {
+		v[i] = get(&runs[i])
+	}
+	slices.Sort(v)
+	at := func(q float64) float64 {
+		whole, part := math.Modf(q * float64(len(v)-1))
+		i := int(whole)
+		return v[i] + part*(v[min(i+1, len(v)-1)]-v[i])
+	}
+	return fmt.Sprintf(format+".."+format, at(.25), at(.75))
+}
+
+// mean of one figure of several runs.
+func mean[T any](runs []T, get func(*T) float64) (sum float64) {
+	for i := range runs {
+		sum += get(&runs[i])
+	}
+	return ratio(sum, float64(len(runs)))
 }
 
 // table prints itself in Markdown as it grows.
