@@ -47,7 +47,7 @@ func TestColdMarkApart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A second of 100,000 paths: 20 s per 1M of the daemon are 2 s of its two processors' two.
+	// In a second 100,000 paths: 15 s per 1M are 1.5 s of the 2 that its processors have.
 	run := func(rate, cpu, load, opensm, ibsim float64) []result {
 		return []result{{OK: 100_000, PerSec: rate, CPUPer1M: cpu, RSSKB: 1, OwnCPU: load, AlsoCPU: []float64{opensm, ibsim}, Busy: 1, Seconds: 1}}
 	}
