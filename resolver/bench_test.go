@@ -97,17 +97,45 @@ func BenchmarkLookupMany(b *testing.B) {
 	}
 }
 
+// misses are questions that are looked up, each in its own way.
+func misses(tb testing.TB) (*lab, map[string]Query) {
+	l, qs := hits(tb, 1)
+	lid := Query{Kind: ByPath}
+	lid.Path.SetDLID(7)
+	return l, map[string]Query{"ip": qs[0], "gid": byGID(gidOf(1000)), "lid": lid}
+}
+
+// A lookup takes its memory in few pieces: with many at once, collecting them costs
+// more than the lookups.
+func TestMissAllocs(t *testing.T) {
+	l, m := misses(t)
+	for name, most := range map[string]float64{"ip": 9, "gid": 5, "lid": 4} {
+		q, box := m[name], make(chanWaiter, 1)
+		n := testing.AllocsPerRun(100, func() {
+			l.e.FlushAll()
+			l.e.Resolve(&q, 1, box)
+			if a := <-box; a.Status != StatusSuccess {
+				t.Fatalf("%s: status %v (%v)", name, a.Status, a.Err)
+			}
+		})
+		if n > most {
+			t.Errorf("%s: %v allocations, at most %v", name, n, most)
+		}
+	}
+}
+
 // BenchmarkMiss is a whole lookup with sources and SA that answer at once.
 func BenchmarkMiss(b *testing.B) {
-	l, qs := hits(b, 1)
-	l.e.FlushAll()
-	box := chanWaiter(make(chan Answer, 1))
-	b.ReportAllocs()
-	for b.Loop() {
-		l.e.Resolve(&qs[0], 1, box)
-		<-box
-		b.StopTimer()
-		l.e.FlushAll()
-		b.StartTimer()
+	l, m := misses(b)
+	for _, name := range []string{"ip", "gid", "lid"} {
+		q, box := m[name], make(chanWaiter, 1)
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				l.e.FlushAll()
+				l.e.Resolve(&q, 1, box)
+				<-box
+			}
+		})
 	}
 }

@@ -79,6 +79,16 @@ type addressStep struct {
 	began int64
 	next  int
 	errs  []error
+	found Location
+	first sourceAsk // nearly always the only one
+}
+
+// sourceAsk is one question to one source.
+type sourceAsk struct {
+	s        *addressStep
+	src      AddressSource
+	answered atomic.Bool
+	guard    atomic.Pointer[time.Timer]
 }
 
 // address finds where the destination is: a remembered answer of another node,
@@ -90,7 +100,7 @@ func (x *builtinEndpoint) address(ask *Ask, done func(*Resolution)) {
 	var rec sa.PathRecord
 	if m, ok := x.e.addrs.Get(&s.key, x.e.Now(), (*[64]byte)(&rec)); ok {
 		x.row.Add(0, CounterAddrCache, 1)
-		x.known(ask, &Location{GID: rec.DGID(), LID: rec.DLID(), Source: SourceACM, Expiry: remaining(m.Deadline, x.e.Now())}, s)
+		s.known(Location{GID: rec.DGID(), LID: rec.DLID(), Source: SourceACM, Expiry: remaining(m.Deadline, x.e.Now())})
 		return
 	}
 	s.step()
@@ -116,19 +126,36 @@ func (s *addressStep) step() {
 	if src.Name() == SourceACM {
 		s.x.row.Add(0, CounterAddrQuery, 1)
 	}
-	deadline := time.Now().Add(e.cfg.AddressDeadline)
-	var called atomic.Bool
-	guard := time.AfterFunc(e.cfg.AddressDeadline+time.Second, func() {
-		if called.CompareAndSwap(false, true) {
-			s.answered(src, Location{}, fmt.Errorf("%s: %w by the deadline", src.Name(), ErrTimeout))
-		}
-	})
-	src.Locate(s.ask.Endpoint, &s.ask.Src, &s.ask.Dst, deadline, func(l Location, err error) {
-		if called.CompareAndSwap(false, true) {
-			guard.Stop()
-			s.answered(src, l, err)
-		}
-	})
+	a := &s.first
+	if s.next > 1 {
+		a = new(sourceAsk)
+	}
+	a.s, a.src = s, src
+	src.Locate(s.ask.Endpoint, &s.ask.Src, &s.ask.Dst, time.Now().Add(e.cfg.AddressDeadline), a.done)
+	if a.answered.Load() {
+		return // as files do
+	}
+	guard := time.AfterFunc(e.cfg.AddressDeadline+time.Second, a.late)
+	if a.guard.Store(guard); a.answered.Load() {
+		guard.Stop()
+	}
+}
+
+// done takes the answer of the source, from any goroutine.
+func (a *sourceAsk) done(l Location, err error) {
+	if !a.answered.CompareAndSwap(false, true) {
+		return
+	}
+	if guard := a.guard.Load(); guard != nil {
+		guard.Stop()
+	}
+	a.s.answered(a.src, l, err)
+}
+
+func (a *sourceAsk) late() {
+	if a.answered.CompareAndSwap(false, true) {
+		a.s.answered(a.src, Location{}, fmt.Errorf("%s: %w by the deadline", a.src.Name(), ErrTimeout))
+	}
 }
 
 // answered takes the outcome of one source.
@@ -147,7 +174,7 @@ func (s *addressStep) answered(src AddressSource, l Location, err error) {
 	} else if l.Route == nil {
 		s.x.row.Add(0, CounterAddrCache, 1)
 	}
-	s.x.known(s.ask, &l, s)
+	s.known(l)
 }
 
 // keep remembers what another node told for the address lifetime, so that paths
@@ -194,20 +221,24 @@ var errNoSources = errors.New("no source is configured")
 
 // known goes on with an address: with the route that came with it, or to the
 // route step. A client is answered only once the route is there (field case 25).
-func (x *builtinEndpoint) known(ask *Ask, l *Location, s *addressStep) {
+func (s *addressStep) known(l Location) {
 	if l.Route != nil {
 		s.done(&Resolution{Path: *l.Route, Origin: l.Origin, Lifetime: l.Expiry})
 		return
 	}
-	x.routeTo(ask, l, func(r *Resolution) {
-		if r.Status == StatusNoData {
-			x.e.addrs.Delete(&s.key) // it may have moved: ask again next time
-		}
-		if l.Expiry > 0 {
-			r.Lifetime = l.Expiry
-		}
-		s.done(r)
-	})
+	s.found = l
+	s.x.routeTo(s.ask, &s.found, s.routed)
+}
+
+// routed takes the outcome of the route step.
+func (s *addressStep) routed(r *Resolution) {
+	if r.Status == StatusNoData {
+		s.x.e.addrs.Delete(&s.key) // it may have moved: ask again next time
+	}
+	if s.found.Expiry > 0 {
+		r.Lifetime = s.found.Expiry
+	}
+	s.done(r)
 }
 
 // stepError says which step failed.

@@ -38,9 +38,10 @@ func (e *Engine) complete(f *flight, r *Resolution) {
 	head := ft.takeWaiters(f)
 	ft.mu.Unlock()
 	if r.Status != StatusSuccess && !f.refresh {
-		e.failures.note(f.ask.Endpoint, f.q.describe(), r)
+		e.failures.note(f.attempt.Endpoint, f.q.describe(), r)
 	}
-	e.tellAll(head, &Answer{Status: r.Status, Path: r.Path, Err: r.Err, Origin: r.Origin})
+	f.told = Answer{Status: r.Status, Path: r.Path, Err: r.Err, Origin: r.Origin}
+	e.tellAll(head, &f.told)
 }
 
 // publish puts an outcome into the cache and reports false if a path in it has
@@ -185,7 +186,8 @@ func (e *Engine) again(f *flight) {
 			ft.m[f.key], f.filed = f, true
 		}
 		f.ev, f.scope, f.since, f.asked = tg.ev, tg.scope, since, now
-		f.ask = e.askOf(&f.q, &tg, f)
+		// The provider may still have the last question.
+		e.ask(f, new(attempt), &tg)
 		done = !f.refresh && e.answerNow(t, &f.q, &tg, now, &a) // a local address by now
 	}
 	if done {
@@ -228,7 +230,7 @@ func (e *Engine) askSA(f *flight, w *waiter) {
 		a.Path = f.q.Path
 		countFailure(f.ev.row, w.hint, a.Status)
 		e.timeHit(f.asked)
-		w.w.Answered(w.tag, &a)
+		tellNow(w, &a)
 		return
 	}
 	ft.loose[f] = struct{}{}

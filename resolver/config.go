@@ -46,7 +46,7 @@ type SAResult struct {
 // the SA for the path to a GID or a LID that nothing else constrains.
 type RouteSource interface {
 	// Route does not block. It is safe for concurrent use.
-	Route(ep *Endpoint, dst *Addr) (sa.PathRecord, bool)
+	Route(ep *Endpoint, dst Addr) (sa.PathRecord, bool)
 }
 
 // SA is the subnet administration as seen from one port. All methods are safe

@@ -4,7 +4,6 @@ package resolver
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"acmd/bpf"
@@ -17,13 +16,15 @@ import (
 const maxAttempts = 4
 
 // flight is one lookup under way for all who ask the same. Its fields belong to
-// the table's mutex, except ask and since, which are fixed while an attempt runs.
+// the table's mutex, except attempt and since, which are fixed while an attempt
+// runs. Nearly all lookups have one waiter and one attempt: they are part of the
+// flight, so that a miss takes its memory in one piece.
 type flight struct {
 	key      cache.Key
 	q        Query // with the source that was chosen
 	ev       *epView
 	scope    cache.Scope
-	ask      *Ask
+	attempt  *attempt
 	since    cache.Epoch // before the attempt looked at anything
 	asked    int64
 	mark     stepMark
@@ -34,6 +35,10 @@ type flight struct {
 	refresh bool  // nobody waited when it began: a known path is checked
 	shun    int64 // until then new askers are told what its first waiters were told
 	waiters waiterList
+
+	first waiter  // who began it, unless it is a refresh
+	try   attempt // the first one
+	told  Answer  // what the waiters are lent at the end
 }
 
 // waiter is one query that waits. It is in its flight's list, and in the queue of
@@ -221,12 +226,11 @@ func (t *flightTable) close() {
 	}
 }
 
-// tellAll answers a chain of waiters with copies of a.
+// tellAll lends a to a chain of waiters, one after the other.
 func (e *Engine) tellAll(head *waiter, a *Answer) {
 	for w := head; w != nil; {
 		next := w.next
-		c := *a
-		e.tell(w, &c)
+		e.tell(w, a)
 		w = next
 	}
 }
@@ -250,7 +254,6 @@ func (e *Engine) Resolve(q *Query, tag uint64, w Waiter) {
 	var a Answer
 	var tg target
 	out := e.target(t, q, now, &tg, &a)
-	chosen := q.Src.IsZero()
 	if out == askSource {
 		src, err := e.chooseSource(&q.Dst, now)
 		if err != nil {
@@ -258,55 +261,38 @@ func (e *Engine) Resolve(q *Query, tag uint64, w Waiter) {
 		} else {
 			named := *q
 			named.Src = src
-			out = e.target(t, &named, now, &tg, &a)
+			if out = e.target(t, &named, now, &tg, &a); out == mapped {
+				a.Src, tg.chosen = src, true
+			}
 		}
 	}
 	if out == failed {
 		e.countCore(q, &a)
 		e.timeHit(now)
-		w.Answered(tag, &a)
+		tellNow(&waiter{w: w, tag: tag}, &a)
 		return
 	}
-	f := &flight{key: tg.key, q: *q, ev: tg.ev, scope: tg.scope, since: since, asked: now}
-	nw := &waiter{w: w, tag: tag, own: q.OwnDeadline, hint: shardHint(&a), row: tg.ev.row}
-	if q.Kind == ByAddress {
-		f.q.Src = *tg.src
-		if chosen {
-			nw.src = *tg.src
-		}
+	w1 := waiter{w: w, tag: tag, own: q.OwnDeadline, hint: shardHint(&a), row: tg.ev.row}
+	if tg.chosen {
+		w1.src = a.Src
 	}
 	if q.Kind == AskSA {
-		e.counters.core.Add(nw.hint, CounterResolve, 1) // an endpoint counts no SA queries here
-		e.askSA(f, nw)
+		e.counters.core.Add(w1.hint, CounterResolve, 1) // an endpoint counts no SA queries here
+		f := &flight{key: tg.key, q: *q, ev: tg.ev, scope: tg.scope, since: since, asked: now, first: w1}
+		e.askSA(f, &f.first)
 		return
 	}
-	tg.ev.row.Add(nw.hint, CounterResolve, 1)
-	f.ask = e.askOf(q, &tg, f)
-	a.Src = nw.src
-	e.join(t, f, nw, &tg, now, &a)
+	tg.ev.row.Add(w1.hint, CounterResolve, 1)
+	e.join(t, q, &w1, &tg, since, now, &a)
 }
 
-// askOf makes the question to the provider.
-func (e *Engine) askOf(q *Query, tg *target, f *flight) *Ask {
-	ask := &Ask{Endpoint: tg.ev.ep, SGID: tg.sgid, Refresh: f.refresh, slot: tg.slot, port: tg.ev.port, step: &f.mark}
-	if q.Kind == ByAddress {
-		ask.Src, ask.Dst = f.q.Src, q.Dst
-	}
-	ask.Path = fillPath(tg, &q.Path)
-	if q.Kind == ByAddress {
-		ask.Path = fillPath(tg, &sa.PathRecord{})
-	}
-	ask.Mask = maskOf(&ask.Path)
-	return ask
-}
-
-// join puts a waiter onto the flight for its key, and starts f if there is none.
-// The cache is looked at once more under the mutex, since flights publish under
-// it: so a key is never asked for twice in a row.
-func (e *Engine) join(t *topology, f *flight, w *waiter, tg *target, now int64, a *Answer) {
+// join puts a waiter, which it copies, onto the flight for its key, and starts one
+// if there is none. The cache is looked at once more under the mutex, since flights
+// publish under it: so a key is never asked for twice in a row.
+func (e *Engine) join(t *topology, q *Query, w *waiter, tg *target, since cache.Epoch, now int64, a *Answer) {
 	ft := &e.flights
 	ft.mu.Lock()
-	cur := ft.m[f.key]
+	cur := ft.m[tg.key]
 	start := false
 	verdict := func(s Status, err error) {
 		ft.mu.Unlock()
@@ -315,23 +301,23 @@ func (e *Engine) join(t *topology, f *flight, w *waiter, tg *target, now int64, 
 		countFailure(tg.ev.row, w.hint, s)
 		e.timeHit(now)
 		if start {
-			e.run(f)
+			e.run(cur)
 		}
-		w.w.Answered(w.tag, a)
+		tellNow(w, a)
 	}
 	if ft.closed {
 		verdict(StatusNotConn, errClosed)
 		return
 	}
 	if cur == nil {
-		if e.answerNow(t, &f.q, tg, now, a) {
+		if e.answerNow(t, q, tg, now, a) {
 			ft.mu.Unlock()
 			if a.Status == StatusSuccess {
 				tg.ev.row.Add(w.hint, CounterRouteCache, 1)
 			}
 			countFailure(tg.ev.row, w.hint, a.Status)
 			e.timeHit(now)
-			w.w.Answered(w.tag, a)
+			tellNow(w, a)
 			return
 		}
 		if ft.inFlight >= e.cfg.MaxFlights {
@@ -339,11 +325,11 @@ func (e *Engine) join(t *topology, f *flight, w *waiter, tg *target, now int64, 
 			verdict(StatusNoMemory, errFlights)
 			return
 		}
-		cur, start = f, true
-		ft.file(f)
+		cur, start = e.newFlight(q, tg, since, now, a), true
+		ft.file(cur)
 	}
 	switch {
-	case f.q.NoDelay:
+	case q.NoDelay:
 		verdict(StatusNoData, errNoDelay)
 	case cur.shun > now && !w.own && !e.isForgotten(cur.shun):
 		verdict(StatusTimedOut, errRemembered[cur.mark.Load()])
@@ -351,15 +337,26 @@ func (e *Engine) join(t *topology, f *flight, w *waiter, tg *target, now int64, 
 		e.stats.refused.Add(1)
 		verdict(StatusNoMemory, errWaiters)
 	default:
-		w.joined = !start
-		ft.addWaiter(cur, w)
+		own := &cur.first
+		if !start {
+			own = new(waiter)
+		}
+		*own = *w
+		own.joined = !start
+		ft.addWaiter(cur, own)
 		ft.mu.Unlock()
 		if start {
-			e.run(f)
+			e.run(cur)
 		} else {
 			e.stats.joined.Add(1)
 		}
 	}
+}
+
+// tellNow lends a copy of a, so that only who is told at once pays for its memory.
+func tellNow(w *waiter, a *Answer) {
+	c := *a
+	w.w.Answered(w.tag, &c)
 }
 
 // file enters a flight. Called with the mutex.
@@ -368,14 +365,4 @@ func (t *flightTable) file(f *flight) {
 	f.filed = true
 	t.inFlight++
 	t.e.stats.started.Add(1)
-}
-
-// run asks the provider. A second call of its callback is ignored.
-func (e *Engine) run(f *flight) {
-	var called atomic.Bool
-	f.ev.prov.Resolve(f.ask, func(r *Resolution) {
-		if called.CompareAndSwap(false, true) {
-			e.complete(f, r)
-		}
-	})
 }

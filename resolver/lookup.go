@@ -16,8 +16,18 @@ type target struct {
 	sgid  mad.GID // source GID
 	slot  uint16
 	scope cache.Scope
-	src   *Addr // source of a question by address: the client's or the chosen one
 	key   cache.Key
+	// chosen: the source of a question by address is the one in the answer, not the
+	// client's.
+	chosen bool
+}
+
+// source returns the source of a question by address.
+func (tg *target) source(q *Query, a *Answer) *Addr {
+	if tg.chosen {
+		return &a.Src
+	}
+	return &q.Src
 }
 
 // outcome of mapping a query.
@@ -60,19 +70,18 @@ func (e *Engine) target(t *topology, q *Query, now int64, tg *target, a *Answer)
 	if len(t.endpoints) == 0 {
 		return a.refuse(StatusNotConn, errNoPort)
 	}
-	tg.src = &q.Src
-	if q.Src.IsZero() {
+	if tg.chosen = q.Src.IsZero(); tg.chosen {
 		if !q.Dst.isIP() {
 			return a.refuse(StatusDestType, errNeedsSource)
 		}
 		if !e.sources.recall(&q.Dst, e.cfg.Host.Generation().Load(), now, &a.Src) {
 			return askSource
 		}
-		tg.src = &a.Src
 	}
-	ref, ok := t.bySource[*tg.src]
+	src := tg.source(q, a)
+	ref, ok := t.bySource[*src]
 	if !ok {
-		err := t.idle[*tg.src]
+		err := t.idle[*src]
 		if err == nil {
 			err = errNoSource
 		}
@@ -179,7 +188,7 @@ func (e *Engine) answerNow(t *topology, q *Query, tg *target, now int64, a *Answ
 	}
 	a.Status, a.Origin = StatusSuccess, Origin(m.Origin)
 	if stale || now >= m.Refresh {
-		e.refresh.want(e, q, tg, now)
+		e.refresh.want(e, q, tg, tg.source(q, a), now)
 	}
 	return true
 }

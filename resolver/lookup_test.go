@@ -496,7 +496,7 @@ func TestRouteSource(t *testing.T) {
 
 type routes map[mad.GID]sa.PathRecord
 
-func (r routes) Route(_ *Endpoint, dst *Addr) (sa.PathRecord, bool) {
+func (r routes) Route(_ *Endpoint, dst Addr) (sa.PathRecord, bool) {
 	if dst.Kind != cache.KindGID {
 		return sa.PathRecord{}, false
 	}

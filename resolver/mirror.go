@@ -97,10 +97,10 @@ func (e *Engine) RefreshSoon(q *Query, now int64) {
 	var a Answer
 	var tg target
 	if e.target(e.topo.Load(), q, now, &tg, &a) == mapped {
-		if q.Kind == ByAddress && tg.src == &a.Src {
+		if tg.chosen {
 			return // named by who mirrors it
 		}
-		e.refresh.want(e, q, &tg, now)
+		e.refresh.want(e, q, &tg, tg.source(q, &a), now)
 	}
 }
 

@@ -152,7 +152,7 @@ const (
 // Waiter is told the outcome of a query that could not be answered at once.
 type Waiter interface {
 	// Answered is called exactly once for each call of Engine.Resolve, from any
-	// goroutine, possibly before Resolve returns. a is valid during the call.
-	// It must not block.
+	// goroutine, possibly before Resolve returns. a is valid during the call and is
+	// not to be changed. It must not block.
 	Answered(tag uint64, a *Answer)
 }

@@ -31,10 +31,10 @@ func (r *refresher) init(rate int) {
 	r.queue = make(chan Query, refreshQueue)
 }
 
-// want asks for a refresh of what q hit. It runs on the hot path: it takes a turn
+// want asks for a refresh of what q, from src if it is by address, hit. It runs on the hot path: it takes a turn
 // or leaves it to a later hit. The marks keep one busy key from taking the turns
 // of others while its refresh is under way.
-func (r *refresher) want(e *Engine, q *Query, tg *target, now int64) {
+func (r *refresher) want(e *Engine, q *Query, tg *target, src *Addr, now int64) {
 	next := r.next.Load()
 	if now < next {
 		return
@@ -47,7 +47,7 @@ func (r *refresher) want(e *Engine, q *Query, tg *target, now int64) {
 	mark.Store(now + refreshRetry)
 	named := *q
 	if q.Kind == ByAddress {
-		named.Src = *tg.src
+		named.Src = *src
 	}
 	select {
 	case r.queue <- named:
@@ -86,7 +86,7 @@ func (e *Engine) startRefresh(q *Query) {
 		return
 	}
 	f := &flight{key: tg.key, q: *q, ev: tg.ev, scope: tg.scope, since: since, asked: now, refresh: true}
-	f.ask = e.askOf(q, &tg, f)
+	e.ask(f, &f.try, &tg)
 	ft := &e.flights
 	ft.mu.Lock()
 	if ft.closed || ft.m[f.key] != nil || ft.inFlight >= e.cfg.MaxFlights {

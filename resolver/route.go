@@ -21,10 +21,19 @@ type routeKey struct {
 
 // routeFlight is one path query under way for all who need that route.
 type routeFlight struct {
+	x     *builtinEndpoint
 	key   routeKey
 	since cache.Epoch
 	asked int64
-	done  []func(*routeFlight, *SAResult)
+	first routeWait // nearly always the only one
+	more  []routeWait
+}
+
+// routeWait is a lookup that waits for a route.
+type routeWait struct {
+	ask  *Ask
+	key  cache.Key // of the route, by GID
+	done func(*Resolution)
 }
 
 // routeTable has the route flights. There is at most one per flight of the
@@ -58,55 +67,68 @@ func (x *builtinEndpoint) route(ask *Ask, mask sa.ComponentMask, path *sa.PathRe
 	}
 	if !plainGID(ask, path) {
 		since, asked := e.cache.Epoch(), e.Now()
-		x.askRoute(ask, mask, path, func(r *SAResult) { done(routeResult(r, asked, since)) })
+		x.askRoute(ask, mask, path, func(r SAResult) {
+			e.timeStep(bpf.LatRoute, asked)
+			done(routeResult(&r, asked, since))
+		})
 		return
 	}
-	gidKey := cache.MakeKey(ask.slot, cache.KindGID, path[8:24])
-	if r := x.knownRoute(ask, &gidKey); r != nil {
+	f := &routeFlight{x: x, key: routeKey{ask.Endpoint.Slot, ask.SGID, path.DGID()}}
+	w := &f.first
+	*w = routeWait{ask: ask, key: cache.MakeKey(ask.slot, cache.KindGID, path[8:24]), done: done}
+	if r := x.knownRoute(ask, &w.key); r != nil {
 		done(r)
 		return
 	}
-	scope := ask.port.scopeOf(ask.SGID)
-	key := routeKey{ask.Endpoint.Slot, ask.SGID, path.DGID()}
-	finish := func(f *routeFlight, r *SAResult) {
-		res := routeResult(r, f.asked, f.since)
-		if res.Status == StatusSuccess && ask.Dst.Kind != 0 && ask.Dst.Kind != cache.KindGID {
-			m := cache.Meta{Scope: scope, Origin: uint8(OriginSA)}
-			m.Deadline, m.Refresh = e.lifetimes(f.asked, res)
-			if m.Deadline > f.asked {
-				e.cache.Put(&gidKey, (*[64]byte)(&res.Path), m, f.since)
-			}
-		}
-		if res.Status == StatusNoData {
-			e.doubt(&gidKey, f.since)
-		}
-		done(res)
-	}
 	t := &e.routes
 	t.mu.Lock()
-	since := e.cache.Epoch()
+	f.since = e.cache.Epoch()
 	// A question from before an invalidation cannot answer one from after it.
-	if f := t.m[key]; f != nil && f.since == since {
-		f.done = append(f.done, finish)
+	if cur := t.m[f.key]; cur != nil && cur.since == f.since {
+		cur.more = append(cur.more, *w)
 		t.mu.Unlock()
 		e.stats.routeShared.Add(1)
 		return
 	}
-	f := &routeFlight{key: key, since: since, asked: e.Now(), done: []func(*routeFlight, *SAResult){finish}}
-	t.m[key] = f
+	f.asked = e.Now()
+	t.m[f.key] = f
 	t.mu.Unlock()
-	x.askRoute(ask, mask, path, func(r *SAResult) {
-		t.mu.Lock()
-		if t.m[key] == f {
-			delete(t.m, key)
+	x.askRoute(ask, mask, path, f.answered)
+}
+
+// answered takes the SA's answer for all who wait for it.
+func (f *routeFlight) answered(r SAResult) {
+	e, t := f.x.e, &f.x.e.routes
+	e.timeStep(bpf.LatRoute, f.asked)
+	t.mu.Lock()
+	if t.m[f.key] == f {
+		delete(t.m, f.key)
+	}
+	more := f.more
+	f.more = nil
+	t.mu.Unlock()
+	f.finish(&f.first, &r)
+	for i := range more {
+		f.finish(&more[i], &r)
+	}
+}
+
+// finish keeps the route for other spellings of the destination, and goes on with
+// one lookup.
+func (f *routeFlight) finish(w *routeWait, r *SAResult) {
+	e, ask := f.x.e, w.ask
+	res := routeResult(r, f.asked, f.since)
+	if res.Status == StatusSuccess && ask.Dst.Kind != 0 && ask.Dst.Kind != cache.KindGID {
+		m := cache.Meta{Scope: ask.port.scopeOf(ask.SGID), Origin: uint8(OriginSA)}
+		m.Deadline, m.Refresh = e.lifetimes(f.asked, res)
+		if m.Deadline > f.asked {
+			e.cache.Put(&w.key, (*[64]byte)(&res.Path), m, f.since)
 		}
-		all := f.done
-		f.done = nil
-		t.mu.Unlock()
-		for _, g := range all {
-			g(f, r)
-		}
-	})
+	}
+	if res.Status == StatusNoData {
+		e.doubt(&w.key, f.since)
+	}
+	w.done(res)
 }
 
 // plainMask is what every query has.
@@ -126,7 +148,7 @@ func (x *builtinEndpoint) ownRoute(ask *Ask, path *sa.PathRecord) *Resolution {
 	default:
 		return nil
 	}
-	rec, ok := x.e.cfg.Routes.Route(ask.Endpoint, &dst)
+	rec, ok := x.e.cfg.Routes.Route(ask.Endpoint, dst)
 	if !ok {
 		return nil
 	}
@@ -150,9 +172,9 @@ func (x *builtinEndpoint) knownRoute(ask *Ask, key *cache.Key) *Resolution {
 	if ask.Dst.Kind == 0 || ask.Dst.Kind == cache.KindGID || e.cfg.AddrTimeout == 0 {
 		return nil // the flight has looked there
 	}
-	r := &Resolution{}
+	var rec [64]byte
 	now := e.Now()
-	m, since, ok := e.cache.GetSince(key, now, (*[64]byte)(&r.Path))
+	m, since, ok := e.cache.GetSince(key, now, &rec)
 	if !ok || m.Status != 0 || now >= m.Refresh || m.Refresh <= ask.port.state.staleUntil.Load() {
 		return nil
 	}
@@ -161,26 +183,20 @@ func (x *builtinEndpoint) knownRoute(ask *Ask, key *cache.Key) *Resolution {
 		if flushed != 0 || ask.Refresh {
 			return nil
 		}
-		r.Origin, r.asked, r.since = Origin(m.Origin), now, since
-		return r
+		return &Resolution{Path: rec, Origin: Origin(m.Origin), asked: now, since: since}
 	}
 	asked := m.Refresh - e.refreshAge
 	if asked <= flushed || ask.Refresh && now-asked > e.refreshAge/2 {
 		return nil
 	}
-	r.Origin, r.asked, r.since = Origin(m.Origin), asked, since
-	return r
+	return &Resolution{Path: rec, Origin: Origin(m.Origin), asked: asked, since: since}
 }
 
 // askRoute sends one path query.
-func (x *builtinEndpoint) askRoute(ask *Ask, mask sa.ComponentMask, path *sa.PathRecord, done func(*SAResult)) {
+func (x *builtinEndpoint) askRoute(ask *Ask, mask sa.ComponentMask, path *sa.PathRecord, done func(SAResult)) {
 	x.e.stats.routeAsks.Add(1)
 	x.row.Add(uintptr(ask.slot), CounterRouteQuery, 1)
-	began := x.e.Now()
-	x.sa.Path(mask, path, func(r SAResult) {
-		x.e.timeStep(bpf.LatRoute, began)
-		done(&r)
-	})
+	x.sa.Path(mask, path, done)
 }
 
 // routeResult turns the outcome of a path query into a resolution.

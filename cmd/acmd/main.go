@@ -16,6 +16,7 @@ import (
 	"runtime/debug"
 	"syscall"
 
+	"acmd/resolver"
 	"acmd/resolver/config"
 	"acmd/resolver/service"
 
@@ -129,6 +130,7 @@ func serve(o service.Options) error {
 	if err != nil {
 		return err
 	}
+	resolver.Warm()
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	notify := notifier(d.Log())
 	notify(sdnotify.Ready, sdnotify.Statusf("%s", d.Status()))

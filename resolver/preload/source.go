@@ -197,8 +197,8 @@ func setRoute(loc *resolver.Location, r sa.PathRecord) {
 }
 
 // Route returns the preloaded path from an endpoint to a GID or LID.
-func (s *Source) Route(ep *resolver.Endpoint, dst *resolver.Addr) (sa.PathRecord, bool) {
-	return s.now.Load().route(ep, dst)
+func (s *Source) Route(ep *resolver.Endpoint, dst resolver.Addr) (sa.PathRecord, bool) {
+	return s.now.Load().route(ep, &dst)
 }
 
 // Routes yields every preloaded path from an endpoint, by ascending DLID; under

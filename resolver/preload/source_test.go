@@ -82,14 +82,14 @@ const hosts = "node1 fe80::10:1\nother fe80::99\nrouted fec0::10:1\noff fe80::10
 func TestRouteRecord(t *testing.T) {
 	s, ep := load(t, hosts, small)
 	dst := resolver.LIDAddr(2)
-	r, ok := s.Route(ep, &dst)
+	r, ok := s.Route(ep, dst)
 	const want = "0000000000000000" + "fe800000000000000000000000200000" + "fe800000000000000000000000100005" +
 		"0002" + "0004" + "00000000" + "00" + "80" + "8123" + "0001" + "85" + "90" + "92" + "00" + "000000000000"
 	if got := hex.EncodeToString(r[:]); !ok || got != want {
 		t.Fatalf("%v\n got %s\nwant %s", ok, got, want)
 	}
 	self := resolver.LIDAddr(4)
-	if r, ok := s.Route(ep, &self); !ok || r[56] != 0x80 {
+	if r, ok := s.Route(ep, self); !ok || r[56] != 0x80 {
 		t.Fatalf("own LID: lifetime %#x", r[56])
 	}
 }
@@ -112,7 +112,7 @@ func TestRoutes(t *testing.T) {
 		{resolver.LIDAddr(0xc001), 0, ""},
 		{resolver.NameAddr("node1"), 0, ""}, // not a route's key
 	} {
-		r, ok := s.Route(ep, &c.dst)
+		r, ok := s.Route(ep, c.dst)
 		if ok != (c.dlid != 0) {
 			t.Errorf("%v: %v", c.dst.Bytes(), ok)
 		}
@@ -266,7 +266,7 @@ func BenchmarkRoute(b *testing.B) {
 	var r sa.PathRecord
 	for b.Loop() {
 		var ok bool
-		if r, ok = s.Route(ep, &dst); !ok {
+		if r, ok = s.Route(ep, dst); !ok {
 			b.Fatal("no route")
 		}
 	}
