@@ -76,6 +76,7 @@ type loop struct {
 	driving  int   // of them the loop has
 	dense    bool  // misses follow each other closely
 	lastMiss int64 // clock
+	lingerer lingerer
 
 	// Scratch of the connection in hand.
 	in, out  []byte
@@ -106,6 +107,7 @@ func newLoop(s *Server) (*loop, error) {
 		srv: s, ep: ep, box: box, spare: -1, count: s.cfg.Counters.OwnShard(),
 		done: make(chan struct{}), base: time.Now(),
 		in: make([]byte, readSize), out: make([]byte, 0, outLimit+MaxRequest),
+		lingerer: lingerer{yield: schedYield},
 	}
 	l.before = l.traffic()
 	l.timers[timerPartial] = timerList{kind: timerPartial, timeout: s.cfg.PartialTimeout}
@@ -167,6 +169,11 @@ func (l *loop) wait() int {
 		runtime.Gosched()
 	}
 	timeout := l.timeout()
+	if timeout != 0 {
+		if n := l.linger(); n > 0 {
+			return n
+		}
+	}
 	l.box.sleeping.Store(true)
 	if l.box.full.Load() || l.box.poked.Load() {
 		timeout = 0
@@ -278,6 +285,9 @@ func (l *loop) mail() {
 	}
 	for _, h := range l.fds {
 		l.adopt(h)
+	}
+	if len(l.items) > 0 && l.driving > 0 {
+		l.lingerer.answered = l.clock()
 	}
 	for i := range l.items {
 		l.complete(&l.items[i])

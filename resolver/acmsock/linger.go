@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package acmsock
+
+import (
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// Looking costs a processor. So lingerFrom questions must be in the engine, and
+	// an answer have come within lingerSince: to those that nobody answers the next
+	// one is far.
+	lingerFrom  = 4
+	lingerSince = int64(time.Millisecond)
+	lingerFor   = int64(100 * time.Microsecond)
+	// lingerLost is how long nobody keeps a processor who will sleep again soon.
+	lingerLost = int64(time.Millisecond)
+	minRest    = 100 * lingerLost
+	maxRest    = 10 * minRest
+)
+
+// lingerer lets a loop look for what comes next for a while before it sleeps. When
+// many answers are outstanding, the next one is nearer than it takes to sleep and
+// to be woken, and whoever brings it goes on working instead of waking somebody:
+// more comes together. Between the looks it gives way to others on its processor. If one
+// of them computes, as a job that polls does, that costs a whole time slice: then it
+// rests, each time for longer.
+type lingerer struct {
+	yield    func()
+	answered int64 // when the last answers came, loop's clock
+	rest     int64 // how long it rests, 0: it does not
+	until    int64 // when it has rested
+}
+
+func schedYield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+
+// linger returns the number of events in l.events, 0 if none came.
+func (l *loop) linger() int {
+	g := &l.lingerer
+	if l.driving == 0 || l.srv.pending.Load() < lingerFrom {
+		return 0
+	}
+	begin := l.clock()
+	if begin-g.answered > lingerSince || begin < g.until {
+		return 0
+	}
+	for now := begin; now-begin < lingerFor; {
+		if n := l.look(); n > 0 || l.box.full.Load() || l.box.poked.Load() {
+			if now > begin {
+				g.rest = 0
+			}
+			return n
+		}
+		g.yield()
+		last := now
+		if now = l.clock(); now-last > lingerLost {
+			g.rest = min(max(2*g.rest, minRest), maxRest)
+			g.until = now + g.rest
+		}
+	}
+	return 0
+}
+
+// look takes the events that are there.
+func (l *loop) look() int {
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.ep), uintptr(unsafe.Pointer(&l.events[0])),
+		uintptr(len(l.events)), 0, 0, 0)
+	if errno != 0 {
+		return 0
+	}
+	return int(n)
+}
