@@ -20,7 +20,7 @@ import (
 
 func TestColdMark(t *testing.T) {
 	run := func(rate, cpu, busy float64) []result {
-		return []result{{OK: 600, PerSec: rate, CPUPer1M: cpu, Busy: busy, Seconds: 1}}
+		return []result{{OK: 600, PerSec: rate, CPUPer1M: cpu, OwnCPU: busy * float64(runtime.NumCPU()), Busy: 1, Seconds: 1}}
 	}
 	for _, tc := range []struct {
 		own  []result
