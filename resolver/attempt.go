@@ -59,7 +59,7 @@ func (e *Engine) run(f *flight) { f.ev.prov.Resolve(&f.attempt.Ask, f.attempt.do
 // just started: about 1 MB.
 const warmFlights = 1024
 
-// Warm has the memory of the first lookups mapped: it takes and drops it, and
+// Warm has most of the memory of the first lookups mapped: it takes and drops it, and
 // collects what is garbage by then. A node's daemon is asked for all its paths at once
 // when a job starts, and a page fault for each would be a good part of what a lookup
 // costs. It takes a few milliseconds.
@@ -67,7 +67,7 @@ func Warm() {
 	flights := make([]*flight, warmFlights)
 	outcomes := make([]*Resolution, warmFlights)
 	for i := range flights {
-		flights[i], outcomes[i] = new(flight), new(Resolution)
+		flights[i], outcomes[i] = &flight{asked: 1}, &Resolution{asked: 1} // written, or nothing is mapped
 	}
 	runtime.KeepAlive(flights)
 	runtime.KeepAlive(outcomes)

@@ -80,7 +80,7 @@ type addressStep struct {
 	next  int
 	errs  []error
 	found Location
-	first sourceAsk // nearly always the only one
+	first sourceAsk
 }
 
 // sourceAsk is one question to one source.
@@ -113,8 +113,8 @@ func remaining(deadline, now int64) time.Duration {
 	return time.Duration(max(deadline-now, 1))
 }
 
-// step asks the next source. The deadline is the engine's too: a source that
-// forgets its callback is not waited for.
+// step asks the next source. The deadline is the engine's too: once Locate has
+// returned, a source that forgets its callback is not waited for.
 func (s *addressStep) step() {
 	e := s.x.e
 	if s.next >= len(e.cfg.Sources) {

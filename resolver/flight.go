@@ -17,8 +17,8 @@ const maxAttempts = 4
 
 // flight is one lookup under way for all who ask the same. Its fields belong to
 // the table's mutex, except attempt and since, which are fixed while an attempt
-// runs. Nearly all lookups have one waiter and one attempt: they are part of the
-// flight, so that a miss takes its memory in one piece.
+// runs, and told, which is for who ends it. Nearly all lookups have one waiter and one
+// attempt: they are part of the flight, so that a miss takes its memory in one piece.
 type flight struct {
 	key      cache.Key
 	q        Query // with the source that was chosen
@@ -36,7 +36,7 @@ type flight struct {
 	shun    int64 // until then new askers are told what its first waiters were told
 	waiters waiterList
 
-	first waiter  // who began it, unless it is a refresh
+	first waiter  // who began it, if it waits
 	try   attempt // the first one
 	told  Answer  // what the waiters are lent at the end
 }
@@ -243,7 +243,9 @@ func (e *Engine) tell(w *waiter, a *Answer) {
 	}
 	countFailure(w.row, w.hint, a.Status)
 	e.timeMiss(w, a.Status)
-	w.w.Answered(w.tag, a)
+	who := w.w
+	w.w, w.next, w.prev = nil, nil, nil // the flight may go on, and is not to keep them
+	who.Answered(w.tag, a)
 }
 
 // Resolve implements [Resolver].
@@ -325,6 +327,7 @@ func (e *Engine) join(t *topology, q *Query, w *waiter, tg *target, since cache.
 			verdict(StatusNoMemory, errFlights)
 			return
 		}
+		// Under the mutex: made before it, it would be in vain for all who join.
 		cur, start = e.newFlight(q, tg, since, now, a), true
 		ft.file(cur)
 	}

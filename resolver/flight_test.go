@@ -395,6 +395,32 @@ func TestMuteSource(t *testing.T) {
 	})
 }
 
+// What answers a second time is not heard.
+func TestAnsweredTwice(t *testing.T) {
+	first := &fakeSource{name: "preload", gids: map[Addr]mad.GID{}, asks: map[Addr]int{}, err: ErrUnknown, twice: true}
+	bubble(t, func(l *lab, c *Config) {
+		c.Sources = []AddressSource{first, l.acm}
+	}, func(t *testing.T, l *lab) {
+		l.knows(ip("10.0.0.9"), 9)
+		l.want(byIP("10.0.0.1", "10.0.0.9"), StatusSuccess)
+		time.Sleep(15 * time.Second)
+		if first.count() != 1 || l.acm.count() != 1 || l.sa.count() != 1 {
+			t.Errorf("asked %d, %d and %d times", first.count(), l.acm.count(), l.sa.count())
+		}
+		n := 0
+		f := &routeFlight{x: &builtinEndpoint{e: l.e}, first: routeWait{ask: &Ask{}, done: func(r *Resolution) {
+			if n++; r.Status != StatusSuccess {
+				t.Errorf("status %v", r.Status)
+			}
+		}}}
+		f.answered(SAResult{Valid: true})
+		f.answered(SAResult{Err: ErrTimeout})
+		if n != 1 {
+			t.Errorf("%d outcomes of a route", n)
+		}
+	})
+}
+
 // Sources are asked in order, the first answer wins, and the failure says what
 // each of them said.
 func TestAddressStepOrder(t *testing.T) {

@@ -177,6 +177,7 @@ type fakeSource struct {
 	route *sa.PathRecord
 	err   error
 	mute  bool // never answers at all, against the contract
+	twice bool // fails twice, against the contract
 	asks  map[Addr]int
 	total int
 }
@@ -187,7 +188,7 @@ func (s *fakeSource) Locate(_ *Endpoint, _, dst *Addr, deadline time.Time, done 
 	s.asks[*dst]++
 	s.total++
 	g, ok := s.gids[*dst]
-	delay, err, route, mute := s.delay, s.err, s.route, s.mute
+	delay, err, route, mute, twice := s.delay, s.err, s.route, s.mute, s.twice
 	s.mu.Unlock()
 	switch {
 	case mute:
@@ -203,6 +204,10 @@ func (s *fakeSource) Locate(_ *Endpoint, _, dst *Addr, deadline time.Time, done 
 		time.AfterFunc(delay, func() { done(loc, nil) })
 	case err != nil:
 		done(Location{}, err)
+		if twice {
+			done(Location{}, err)
+			time.AfterFunc(time.Second, func() { done(Location{}, err) })
+		}
 	default:
 		time.AfterFunc(time.Until(deadline), func() {
 			done(Location{}, fmt.Errorf("no answer over multicast (3 tries): %w", ErrTimeout))

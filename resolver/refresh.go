@@ -31,9 +31,9 @@ func (r *refresher) init(rate int) {
 	r.queue = make(chan Query, refreshQueue)
 }
 
-// want asks for a refresh of what q, from src if it is by address, hit. It runs on the hot path: it takes a turn
-// or leaves it to a later hit. The marks keep one busy key from taking the turns
-// of others while its refresh is under way.
+// want asks for a refresh of what q hit; src is its source if it is by address. It
+// runs on the hot path: it takes a turn or leaves it to a later hit. The marks keep one
+// busy key from taking the turns of others while its refresh is under way.
 func (r *refresher) want(e *Engine, q *Query, tg *target, src *Addr, now int64) {
 	next := r.next.Load()
 	if now < next {

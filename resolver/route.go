@@ -27,6 +27,7 @@ type routeFlight struct {
 	asked int64
 	first routeWait // nearly always the only one
 	more  []routeWait
+	over  bool
 }
 
 // routeWait is a lookup that waits for a route.
@@ -96,17 +97,22 @@ func (x *builtinEndpoint) route(ask *Ask, mask sa.ComponentMask, path *sa.PathRe
 	x.askRoute(ask, mask, path, f.answered)
 }
 
-// answered takes the SA's answer for all who wait for it.
+// answered takes the SA's answer for all who wait for it. A second one is ignored.
 func (f *routeFlight) answered(r SAResult) {
 	e, t := f.x.e, &f.x.e.routes
-	e.timeStep(bpf.LatRoute, f.asked)
 	t.mu.Lock()
+	if f.over {
+		t.mu.Unlock()
+		return
+	}
+	f.over = true
 	if t.m[f.key] == f {
 		delete(t.m, f.key)
 	}
 	more := f.more
 	f.more = nil
 	t.mu.Unlock()
+	e.timeStep(bpf.LatRoute, f.asked)
 	f.finish(&f.first, &r)
 	for i := range more {
 		f.finish(&more[i], &r)

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 
@@ -125,6 +126,11 @@ func serve(o service.Options) error {
 		// Most of the heap is the cache's tables, which hold no pointers: letting
 		// garbage grow to their size again would only double the memory.
 		debug.SetGCPercent(15)
+	}
+	if os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) == 1 {
+		// A node that gives its daemons one processor: the client loop keeps its
+		// place there through short system calls, others need one besides.
+		runtime.GOMAXPROCS(2)
 	}
 	d, err := service.Start(o)
 	if err != nil {

@@ -117,6 +117,9 @@ func (l *loop) begin(d *driven) bool {
 }
 
 func (l *loop) turn(d *driven, now int64) {
+	if d.readable {
+		l.lingerer.came = now
+	}
 	next, ok := d.port.Turn(d.readable)
 	d.readable = false
 	if d.port.Busy() {

@@ -34,7 +34,7 @@ func lingering(t *testing.T) (*loop, int) {
 	}
 	l.driving = 1
 	s.pending.Store(lingerFrom)
-	l.lingerer.answered = ahead
+	l.lingerer.came = ahead
 	return l, fd
 }
 
@@ -54,7 +54,8 @@ func TestLingerFindsWhatComes(t *testing.T) {
 	})
 	// A machine that stands still for a moment looks like a job that computes.
 	eventually(t, "an event found", func() bool {
-		l.lingerer.until = 0
+		unix.Read(fd, make([]byte, 8)) // what an earlier attempt left
+		l.lingerer.came, l.lingerer.until, *yields = ahead, 0, 0
 		return l.linger() == 1
 	})
 	if *yields == 0 || l.events[0].Fd != int32(fd) || l.events[0].Pad != markPort {
@@ -62,12 +63,35 @@ func TestLingerFindsWhatComes(t *testing.T) {
 	}
 }
 
+// Nothing came: the next one is not looked for until a port has brought something.
 func TestLingerEnds(t *testing.T) {
 	l, _ := lingering(t)
 	yields := l.yields(func() {})
 	if n := l.linger(); n != 0 || *yields == 0 {
 		t.Fatalf("%d events after %d yields", n, *yields)
 	}
+	*yields, l.lingerer.until = 0, 0
+	if n := l.linger(); n != 0 || *yields != 0 {
+		t.Fatalf("again: %d events, %d yields", n, *yields)
+	}
+	p := newFakePort(t, newFake())
+	l.ports = []driven{{port: p, mine: true, readable: true, used: ahead}}
+	l.turn(&l.ports[0], ahead)
+	if l.linger(); *yields == 0 {
+		t.Fatal("not looked for after a port brought something")
+	}
+}
+
+// wait looks before it sleeps: it finds what comes by then without sleeping at all.
+func TestWaitLingers(t *testing.T) {
+	l, fd := lingering(t)
+	l.yields(func() { unix.Write(fd, []byte{7: 1}) })
+	l.ports = []driven{{mine: true, next: int64(patience)}} // wakes it should nothing come
+	eventually(t, "an event found", func() bool {
+		unix.Read(fd, make([]byte, 8))
+		l.lingerer.came, l.lingerer.until = ahead, 0
+		return l.wait() == 1
+	})
 }
 
 // A loop that has little to wait for, or waits for those that do not answer, sleeps.
@@ -77,7 +101,7 @@ func TestLingerOnlyInBursts(t *testing.T) {
 	for name, set := range map[string]func(){
 		"few questions":     func() { l.srv.pending.Store(lingerFrom - 1) },
 		"no port":           func() { l.driving = 0 },
-		"nothing answered":  func() { l.lingerer.answered = l.clock() - lingerSince - 1 },
+		"nothing answered":  func() { l.lingerer.came = l.clock() - lingerSince - 1 },
 		"rests":             func() { l.lingerer.until = l.clock() + int64(time.Hour) },
 		"something brought": func() { l.box.full.Store(true) },
 		"poked":             func() { l.box.poked.Store(true) },
@@ -86,7 +110,7 @@ func TestLingerOnlyInBursts(t *testing.T) {
 		if n := l.linger(); n != 0 || *yields != 0 {
 			t.Errorf("%s: %d events, %d yields", name, n, *yields)
 		}
-		l.driving, l.lingerer.until, l.lingerer.answered = 1, 0, ahead
+		l.driving, l.lingerer.until, l.lingerer.came = 1, 0, ahead
 		l.srv.pending.Store(lingerFrom)
 		l.box.full.Store(false)
 		l.box.poked.Store(false)
@@ -97,13 +121,14 @@ func TestLingerOnlyInBursts(t *testing.T) {
 func TestLingerRests(t *testing.T) {
 	l, _ := lingering(t)
 	yields := l.yields(func() { time.Sleep(2 * time.Duration(lingerLost)) })
-	for i, rest := range []int64{minRest, 2 * minRest, 4 * minRest, 8 * minRest, maxRest, maxRest} {
-		l.lingerer.until = 0
+	for i, rest := range []int64{minRest, 2 * minRest, 4 * minRest, maxRest, maxRest} {
+		l.lingerer.came, l.lingerer.until = ahead, 0
+		before := l.clock()
 		if n := l.linger(); n != 0 || *yields != i+1 || l.lingerer.rest != rest {
 			t.Fatalf("turn %d: %d events, %d yields, rests %v", i, n, *yields, time.Duration(l.lingerer.rest))
 		}
-		if left := l.lingerer.until - l.clock(); left > rest || left < rest-int64(patience) {
-			t.Fatalf("turn %d: rests %v more", i, time.Duration(left))
+		if until := l.lingerer.until; until < before+rest || until > l.clock()+rest {
+			t.Fatalf("turn %d: rests until %v, it was %v", i, until, before)
 		}
 	}
 }

@@ -173,6 +173,7 @@ func (l *loop) wait() int {
 		if n := l.linger(); n > 0 {
 			return n
 		}
+		timeout = l.timeout() // it may have taken a while
 	}
 	l.box.sleeping.Store(true)
 	if l.box.full.Load() || l.box.poked.Load() {
@@ -285,9 +286,6 @@ func (l *loop) mail() {
 	}
 	for _, h := range l.fds {
 		l.adopt(h)
-	}
-	if len(l.items) > 0 && l.driving > 0 {
-		l.lingerer.answered = l.clock()
 	}
 	for i := range l.items {
 		l.complete(&l.items[i])
