@@ -132,12 +132,14 @@ func serve(o service.Options) error {
 		// place there through short system calls, others need one besides.
 		runtime.GOMAXPROCS(2)
 	}
+	o.Serving = func() {
+		resolver.Warm()
+		signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	}
 	d, err := service.Start(o)
 	if err != nil {
 		return err
 	}
-	resolver.Warm()
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	notify := notifier(d.Log())
 	notify(sdnotify.Ready, sdnotify.Statusf("%s", d.Status()))
 	for s := range signals {

@@ -37,6 +37,9 @@ type Options struct {
 	// Observe, if set, is called once with the fabric that Fabric names, before
 	// anything is asked on it: a harness counts there what really goes out.
 	Observe func(transport.Fabric)
+	// Serving, if set, is called once before the first client can connect: from then on
+	// there is something to clean up.
+	Serving func()
 	// tune, if set, changes what the settings say about the engine; for tests.
 	tune func(*resolver.Config)
 	// inserter, if set, is the one way to put sockets onto the fast path's map that

@@ -116,6 +116,9 @@ func Start(o Options) (d *Daemon, err error) {
 	if err = d.startEngine(settings); err != nil {
 		return d, err
 	}
+	if o.Serving != nil {
+		o.Serving()
+	}
 	d.startKernel(settings, passed.Netlink)
 	if err = d.startDoors(settings, passed.Streams); err != nil {
 		return d, err
