@@ -2,12 +2,7 @@
 
 package acmsock
 
-import (
-	"time"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
-)
+import "time"
 
 const (
 	// Looking costs a processor. So lingerFrom questions must be in the engine, and
@@ -38,8 +33,6 @@ type lingerer struct {
 	until int64 // when it has rested
 }
 
-func schedYield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
-
 // linger returns the number of events in l.events, 0 if none came.
 func (l *loop) linger() int {
 	g := &l.lingerer
@@ -47,14 +40,14 @@ func (l *loop) linger() int {
 		return 0
 	}
 	begin := l.clock()
-	if begin-g.came > lingerSince || begin < g.until {
+	if begin-g.came > lingerSince || begin < g.until || l.timeout() == 0 {
 		return 0
 	}
 	for now := begin; now-begin < lingerFor; {
 		if l.box.full.Load() || l.box.poked.Load() {
 			return 0 // wait looks once and does not sleep
 		}
-		if n := l.look(); n > 0 {
+		if n := pollNow(l.ep, l.events[:]); n > 0 {
 			if now > begin {
 				g.rest = 0
 			}
@@ -69,14 +62,4 @@ func (l *loop) linger() int {
 	}
 	g.came = begin - lingerSince - 1
 	return 0
-}
-
-// look takes the events that are there.
-func (l *loop) look() int {
-	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.ep), uintptr(unsafe.Pointer(&l.events[0])),
-		uintptr(len(l.events)), 0, 0, 0)
-	if errno != 0 {
-		return 0
-	}
-	return int(n)
 }

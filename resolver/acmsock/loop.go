@@ -168,13 +168,10 @@ func (l *loop) wait() int {
 		l.yielded = now
 		runtime.Gosched()
 	}
-	timeout := l.timeout()
-	if timeout != 0 {
-		if n := l.linger(); n > 0 {
-			return n
-		}
-		timeout = l.timeout() // it may have taken a while
+	if n := l.linger(); n > 0 {
+		return n
 	}
+	timeout := l.timeout()
 	l.box.sleeping.Store(true)
 	if l.box.full.Load() || l.box.poked.Load() {
 		timeout = 0

@@ -26,6 +26,19 @@ func send(fd int32, b []byte) (int, syscall.Errno) {
 	return int(n), e
 }
 
+// pollNow returns the number of events that are there, without waiting.
+func pollNow(ep int, events []unix.EpollEvent) int {
+	n, _, e := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(ep),
+		uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), 0, 0, 0)
+	if e != 0 {
+		return 0
+	}
+	return int(n)
+}
+
+// schedYield gives way to others on this processor. The P is kept.
+func schedYield() { syscall.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+
 // accept takes a connection from a non-blocking listener; the peer's address is
 // of no use.
 func accept(fd int) (int, syscall.Errno) {
