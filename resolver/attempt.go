@@ -26,13 +26,13 @@ func (a *attempt) done(r *Resolution) {
 	}
 }
 
-// newFlight makes the flight for a query that was mapped to tg.
-func (e *Engine) newFlight(q *Query, tg *target, since cache.Epoch, now int64, a *Answer) *flight {
+// newFlight makes the flight for a query that was mapped to tg and a. What it asks the
+// provider is not set.
+func newFlight(q *Query, tg *target, since cache.Epoch, now int64, a *Answer) *flight {
 	f := &flight{key: tg.key, q: *q, ev: tg.ev, scope: tg.scope, since: since, asked: now}
 	if tg.chosen {
 		f.q.Src = a.Src
 	}
-	e.ask(f, &f.try, tg)
 	return f
 }
 

@@ -230,7 +230,7 @@ func (e *Engine) askSA(f *flight, w *waiter) {
 		a.Path = f.q.Path
 		countFailure(f.ev.row, w.hint, a.Status)
 		e.timeHit(f.asked)
-		tellNow(w, &a)
+		tellNow(w.w, w.tag, &a)
 		return
 	}
 	ft.loose[f] = struct{}{}

@@ -271,7 +271,7 @@ func (e *Engine) Resolve(q *Query, tag uint64, w Waiter) {
 	if out == failed {
 		e.countCore(q, &a)
 		e.timeHit(now)
-		tellNow(&waiter{w: w, tag: tag}, &a)
+		tellNow(w, tag, &a)
 		return
 	}
 	w1 := waiter{w: w, tag: tag, own: q.OwnDeadline, hint: shardHint(&a), row: tg.ev.row}
@@ -280,7 +280,8 @@ func (e *Engine) Resolve(q *Query, tag uint64, w Waiter) {
 	}
 	if q.Kind == AskSA {
 		e.counters.core.Add(w1.hint, CounterResolve, 1) // an endpoint counts no SA queries here
-		f := &flight{key: tg.key, q: *q, ev: tg.ev, scope: tg.scope, since: since, asked: now, first: w1}
+		f := newFlight(q, &tg, since, now, &a)
+		f.first = w1
 		e.askSA(f, &f.first)
 		return
 	}
@@ -305,7 +306,7 @@ func (e *Engine) join(t *topology, q *Query, w *waiter, tg *target, since cache.
 		if start {
 			e.run(cur)
 		}
-		tellNow(w, a)
+		tellNow(w.w, w.tag, a)
 	}
 	if ft.closed {
 		verdict(StatusNotConn, errClosed)
@@ -319,7 +320,7 @@ func (e *Engine) join(t *topology, q *Query, w *waiter, tg *target, since cache.
 			}
 			countFailure(tg.ev.row, w.hint, a.Status)
 			e.timeHit(now)
-			tellNow(w, a)
+			tellNow(w.w, w.tag, a)
 			return
 		}
 		if ft.inFlight >= e.cfg.MaxFlights {
@@ -328,7 +329,8 @@ func (e *Engine) join(t *topology, q *Query, w *waiter, tg *target, since cache.
 			return
 		}
 		// Under the mutex: made before it, it would be in vain for all who join.
-		cur, start = e.newFlight(q, tg, since, now, a), true
+		cur, start = newFlight(q, tg, since, now, a), true
+		e.ask(cur, &cur.try, tg)
 		ft.file(cur)
 	}
 	switch {
@@ -357,9 +359,9 @@ func (e *Engine) join(t *topology, q *Query, w *waiter, tg *target, since cache.
 }
 
 // tellNow lends a copy of a, so that only who is told at once pays for its memory.
-func tellNow(w *waiter, a *Answer) {
+func tellNow(w Waiter, tag uint64, a *Answer) {
 	c := *a
-	w.w.Answered(w.tag, &c)
+	w.Answered(tag, &c)
 }
 
 // file enters a flight. Called with the mutex.

@@ -85,7 +85,8 @@ func (e *Engine) startRefresh(q *Query) {
 	if e.target(e.topo.Load(), q, now, &tg, &a) != mapped {
 		return
 	}
-	f := &flight{key: tg.key, q: *q, ev: tg.ev, scope: tg.scope, since: since, asked: now, refresh: true}
+	f := newFlight(q, &tg, since, now, &a)
+	f.refresh = true
 	e.ask(f, &f.try, &tg)
 	ft := &e.flights
 	ft.mu.Lock()

@@ -74,25 +74,24 @@ func (x *builtinEndpoint) route(ask *Ask, mask sa.ComponentMask, path *sa.PathRe
 		})
 		return
 	}
-	f := &routeFlight{x: x, key: routeKey{ask.Endpoint.Slot, ask.SGID, path.DGID()}}
-	w := &f.first
-	*w = routeWait{ask: ask, key: cache.MakeKey(ask.slot, cache.KindGID, path[8:24]), done: done}
+	w := routeWait{ask: ask, key: cache.MakeKey(ask.slot, cache.KindGID, path[8:24]), done: done}
 	if r := x.knownRoute(ask, &w.key); r != nil {
 		done(r)
 		return
 	}
+	key := routeKey{ask.Endpoint.Slot, ask.SGID, path.DGID()}
 	t := &e.routes
 	t.mu.Lock()
-	f.since = e.cache.Epoch()
+	since := e.cache.Epoch()
 	// A question from before an invalidation cannot answer one from after it.
-	if cur := t.m[f.key]; cur != nil && cur.since == f.since {
-		cur.more = append(cur.more, *w)
+	if f := t.m[key]; f != nil && f.since == since {
+		f.more = append(f.more, w)
 		t.mu.Unlock()
 		e.stats.routeShared.Add(1)
 		return
 	}
-	f.asked = e.Now()
-	t.m[f.key] = f
+	f := &routeFlight{x: x, key: key, since: since, asked: e.Now(), first: w}
+	t.m[key] = f
 	t.mu.Unlock()
 	x.askRoute(ask, mask, path, f.answered)
 }
@@ -109,13 +108,11 @@ func (f *routeFlight) answered(r SAResult) {
 	if t.m[f.key] == f {
 		delete(t.m, f.key)
 	}
-	more := f.more
-	f.more = nil
 	t.mu.Unlock()
 	e.timeStep(bpf.LatRoute, f.asked)
 	f.finish(&f.first, &r)
-	for i := range more {
-		f.finish(&more[i], &r)
+	for i := range f.more { // nobody joins any more
+		f.finish(&f.more[i], &r)
 	}
 }
 
