@@ -20,12 +20,15 @@ func median(v []float64) float64 {
 }
 
 // med is the median of one figure of several runs.
-func med[T any](runs []T, get func(*T) float64) float64 {
+func med[T any](runs []T, get func(*T) float64) float64 { return median(figures(runs, get)) }
+
+// figures is one figure of each run.
+func figures[T any](runs []T, get func(*T) float64) []float64 {
 	v := make([]float64, len(runs))
 	for i := range runs {
 		v[i] = get(&runs[i])
 	}
-	return median(v)
+	return v
 }
 
 func perSec(r *result) float64 { return r.PerSec }
@@ -56,10 +59,7 @@ func spread[T any](runs []T, get func(*T) float64, format string) string {
 
 // quartiles bound the middle half of the runs, between two of them if need be.
 func quartiles[T any](runs []T, get func(*T) float64, format string) string {
-	v := make([]float64, len(runs))
-	for i := range runs {
-		v[i] = get(&runs[i])
-	}
+	v := figures(runs, get)
 	slices.Sort(v)
 	at := func(q float64) float64 {
 		whole, part := math.Modf(q * float64(len(v)-1))

@@ -26,9 +26,8 @@ import (
 	"acmd/resolver/metrics"
 )
 
-// startEmbedded runs a daemon on an embedded fabric of 16 nodes, with its metrics
-// on a port that the kernel chooses unless opts say otherwise.
-func startEmbedded(t testing.TB, address string, opts ...string) (d *Daemon, f *fabric.Fabric) {
+// embedded is what a daemon on an embedded fabric of 16 nodes is started with.
+func embedded(t testing.TB, opts ...string) Options {
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "opts")
@@ -36,11 +35,20 @@ func startEmbedded(t testing.TB, address string, opts ...string) (d *Daemon, f *
 	if err := os.WriteFile(file, []byte(strings.Join(opts, "\n")+"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	d, err := Start(Options{
+	return Options{
 		OptionsFile: file, AddressFile: filepath.Join(dir, "addr"), RunDir: dir, Fabric: "embedded:nodes=16",
-		Metrics: address, Version: "test", Getenv: func(string) string { return "" },
-		Observe: func(of transport.Fabric) { f = of.(*fabric.Fabric) },
-	})
+		Version: "test", Getenv: func(string) string { return "" },
+	}
+}
+
+// startEmbedded runs such a daemon, with its metrics on a port that the kernel
+// chooses unless opts say otherwise.
+func startEmbedded(t testing.TB, address string, opts ...string) (d *Daemon, f *fabric.Fabric) {
+	t.Helper()
+	o := embedded(t, opts...)
+	o.Metrics = address
+	o.Observe = func(of transport.Fabric) { f = of.(*fabric.Fabric) }
+	d, err := Start(o)
 	if err != nil {
 		t.Fatal(err)
 	}
