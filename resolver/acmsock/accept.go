@@ -217,6 +217,7 @@ func (l *loop) close(c *conn, why CloseReason) {
 	if c.closed {
 		return
 	}
+	l.take(c) // else the client would find an error instead of the end
 	c.closed = true
 	for i := range l.timers {
 		l.timers[i].drop(c)

@@ -74,13 +74,15 @@ type conn struct {
 	door   bpf.Door
 	fast   *fastClient // nil: not on the fast path
 
+	missed bool // its last question was not answered at once
 	eof    bool // the client sends no more, or the server takes no more
 	stop   bool // framing is lost: nothing more is parsed
 	closed bool
 	queued bool // in loop.touched
 
-	in  []byte // read and not yet handled
-	out []byte // replies that did not fit the socket buffer
+	in   []byte // read and not yet handled
+	left int    // bytes that were read and are still in the socket, see receive
+	out  []byte // replies that did not fit the socket buffer
 
 	// Slots by sequence number modulo the size, a power of two. They are owed
 	// from head to tail. zero is one more than the sequence number of the slot

@@ -66,7 +66,7 @@ type loop struct {
 	draining bool
 	stopped  bool
 	yielded  int64 // when the scheduler last saw the loop, engine's clock
-	seen     int64 // what the engine's clock said last, 0: nothing since the last wait
+	seen     int64 // what the engine's clock said around the last hit of this turn, 0: there was none
 
 	base   time.Time
 	timers [numTimers]timerList
@@ -77,6 +77,7 @@ type loop struct {
 	dense    bool  // misses follow each other closely
 	lastMiss int64 // clock
 	lingerer lingerer
+	alone    bool // the turn has one event
 
 	// Scratch of the connection in hand.
 	in, out  []byte
@@ -90,6 +91,7 @@ type loop struct {
 	items   []completion
 	fds     []handoff
 	touched []*conn
+	dropped [mostLeft]byte // what take reads
 	events  [eventBatch]unix.EpollEvent
 }
 
@@ -150,6 +152,7 @@ func (l *loop) main() {
 		l.expire()
 		l.publish()
 		n := l.wait()
+		l.alone = n == 1
 		for i := range l.events[:n] {
 			l.event(&l.events[i])
 		}

@@ -17,7 +17,7 @@ import (
 // data comes the end of the connection.
 func (l *loop) read(c *conn, ended bool) {
 	had := copy(l.in, c.in)
-	n, errno := recv(c.fd, l.in[had:])
+	n, errno := l.receive(c, l.in[had:])
 	switch {
 	case errno == unix.EAGAIN:
 		return
@@ -57,8 +57,10 @@ func (l *loop) again(c *conn) {
 func (l *loop) run(c *conn, b []byte) {
 	l.pop(c)
 	if len(b) >= HeaderSize {
-		l.now = l.srv.r.Now()
-		l.seen = l.now
+		if l.seen == 0 {
+			l.seen = l.srv.r.Now()
+		}
+		l.now = l.seen
 	}
 	progress := false
 	for !c.closed && !c.stop && len(b) >= HeaderSize {
@@ -216,6 +218,10 @@ func (l *loop) settle(c *conn, progress bool) {
 		}
 		return
 	}
+	if c.left > 0 && !c.mayLeave() && !l.take(c) {
+		l.close(c, ClosedByError)
+		return
+	}
 	l.settled(c)
 	c.shrink()
 	want := c.wanted()
@@ -341,6 +347,8 @@ func (l *loop) resolve(c *conn, msg []byte) {
 		s.keep(msg, slotWaiting)
 		s.sa = q.Kind == resolver.AskSA
 		c.waiting++
+		c.missed = true
+		l.seen = 0 // the next client's hit does not include what this takes
 		l.srv.pending.Add(1)
 		l.missed()
 		r.Resolve(q, seq, c)
@@ -351,6 +359,7 @@ func (l *loop) resolve(c *conn, msg []byte) {
 func (l *loop) answer(c *conn, msg []byte) {
 	l.replied(c, l.a.Status)
 	l.hits++
+	c.missed = false
 	held := c.hold(msg, l.a.Status)
 	var s *slot
 	b := l.out

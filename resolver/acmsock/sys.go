@@ -14,9 +14,9 @@ import (
 // as the rest of a cached resolve. The pointers are converted inside the call
 // expression, as package unsafe asks for; b is never empty.
 
-func recv(fd int32, b []byte) (int, syscall.Errno) {
+func recv(fd int32, b []byte, flags uintptr) (int, syscall.Errno) {
 	n, _, e := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd),
-		uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0, 0, 0)
+		uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), flags, 0, 0)
 	return int(n), e
 }
 
