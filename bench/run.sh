@@ -3,8 +3,7 @@
 # run.sh [-quick] [COMPARISON...]: run the comparisons and leave their tables in
 # bench/out/*.md. Without names all of them run, about 15 minutes. ROUNDS (5) and
 # SLICE (1500ms) change the length, COMPARE_FLAGS adds flags such as -strict. The
-# names are in the list below: cold, cold-gid and cold-apart ask an SA for paths by
-# LID, by GID, and both with the SA on a processor of its own (two are needed).
+# names are in the list below and in compare/doc.go; cold-apart needs two processors.
 # Fails when any answer was wrong; a missed mark is a line in the table.
 set -uo pipefail
 cd "$(dirname "$0")"
@@ -13,7 +12,7 @@ if [ "${1-}" = -quick ]; then
 	flags=(-quick)
 	shift
 fi
-[ $# -gt 0 ] || set -- machine cached fastpath counting clients pipelined cold cold-gid cold-apart multicast storm dead hostile start gobench
+[ $# -gt 0 ] || set -- machine cached fastpath counting clients pipelined cold cold-gid cold-blocking cold-apart multicast storm dead hostile start gobench
 mkdir -p out
 [ -x ../bin/acmd ] || make -s -C .. build || exit 1
 go build -o out/compare ./compare || exit 1

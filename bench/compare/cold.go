@@ -29,6 +29,7 @@ type coldSite struct {
 	byLID, byGID coldList
 	coldList            // the one of the two that is asked now
 	also         string // OpenSM and ibsim, for acmload
+	blocking     bool   // the clients have a thread each, which waits in recv
 }
 
 // coldList is the list of all paths, spelled in one way.
@@ -91,7 +92,11 @@ func (s *coldSite) alone(b *bench, window, n int) result {
 // clients are connected before that.
 func (s *coldSite) ask(b *bench, label, sock, pid string) result {
 	time.Sleep(settle)
-	r := b.resolve(label, "-s", sock, "-pid", pid, "-also", s.also, "-c", "16", "-io", "epoll", "-greet", "-once", "-src", s.src, "-dests", s.dests)
+	io := "epoll" // one thread for all, which costs the least
+	if s.blocking {
+		io = "raw"
+	}
+	r := b.resolve(label, "-s", sock, "-pid", pid, "-also", s.also, "-c", "16", "-io", io, "-greet", "-once", "-src", s.src, "-dests", s.dests)
 	if r.OK != int64(s.count) {
 		b.warn("%s: %d of %d paths", label, r.OK, s.count)
 	}
@@ -156,6 +161,13 @@ func (b *bench) cold() {
 	s.compare(b, s.byLID, nil)
 }
 
+// coldBlocking is cold with clients that wait as those of librdmacm and ib_acme do.
+func (b *bench) coldBlocking() {
+	s := b.startColdSite()
+	s.blocking = true
+	s.compare(b, s.byLID, nil)
+}
+
 // coldGID is cold with both ends of a path named by GID, which is less work for
 // OpenSM: for a LID it goes through the table of all GUIDs.
 func (b *bench) coldGID() {
@@ -198,7 +210,11 @@ func (s *coldSite) compare(b *bench, list coldList, apart *apart) {
 		func() { add(5, s.alone(b, 16, 5*s.count)) },
 	}
 	lines := []string{fmt.Sprintf("%d paths by %s on a fabric of 601 adapters, 16 clients, each path asked once, a fresh daemon for each round, %d rounds.", s.count, s.by, b.rounds)}
-	title := "Cold resolves by " + s.by
+	what := s.by
+	if s.blocking {
+		what += ", clients that block"
+	}
+	title := "Cold resolves by " + what
 	if apart != nil {
 		title += ", the SA apart"
 		lines = append(lines, apart.String())
@@ -207,5 +223,5 @@ func (s *coldSite) compare(b *bench, list coldList, apart *apart) {
 	s.alone(b, 16, s.count) // the first questions after a sweep are slow
 	b.eachRound(turns...)
 	printCold(names, runs, apart)
-	b.coldMarks(s.by, runs[0], runs[1], runs[2], apart)
+	b.coldMarks(what, runs[0], runs[1], runs[2], apart)
 }

@@ -26,6 +26,7 @@ var comparisons = []struct {
 	{"pipelined", (*bench).pipelined},
 	{"cold", (*bench).cold},
 	{"cold-gid", (*bench).coldGID},
+	{"cold-blocking", (*bench).coldBlocking},
 	{"cold-apart", (*bench).coldApart},
 	{"multicast", (*bench).multicast},
 	{"storm", (*bench).storm},
