@@ -30,6 +30,7 @@ var comparisons = []struct {
 	{"cold-apart", (*bench).coldApart},
 	{"multicast", (*bench).multicast},
 	{"storm", (*bench).storm},
+	{"scrape", (*bench).scrape},
 	{"dead", (*bench).dead},
 	{"hostile", (*bench).hostile},
 	{"start", (*bench).start},

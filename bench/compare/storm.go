@@ -7,19 +7,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"acmd/mad"
 	"acmd/mad/fabric"
 	"acmd/mad/sa"
-	"acmd/mad/transport"
 	"acmd/resolver"
 	"acmd/resolver/acmsock"
-	"acmd/resolver/service"
 )
 
 const (
@@ -134,38 +130,16 @@ func (b *bench) stormMarks(delay time.Duration, list []stormRun) {
 
 func (b *bench) stormOnce(delay time.Duration) stormRun {
 	w := &watcher{asked: map[mad.GID]int{}}
-	var fab *fabric.Fabric
-	dir := b.TempDir()
-	b.write(filepath.Join(dir, "opts.cfg"), "log_file "+filepath.Join(dir, "log")+"\nlock_file "+filepath.Join(dir, "pid")+"\nbpf_dir none\n")
-	d, err := service.Start(service.Options{
-		OptionsFile: filepath.Join(dir, "opts.cfg"), AddressFile: filepath.Join(dir, "none.cfg"), RunDir: dir,
-		Fabric: fmt.Sprintf("embedded:nodes=%d", stormNodes), Version: "compare", Getenv: func(string) string { return "" },
-		Observe: func(t transport.Fabric) {
-			fab = t.(*fabric.Fabric)
-			fab.Trace(w.see)
-			if delay > 0 {
-				fab.AddRule(fabric.Rule{On: fabric.Deliveries, Class: mad.ClassSA, Attr: sa.AttrPathRecord, Delay: delay})
-			}
-		},
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() {
-		if err := d.Stop(); err != nil {
-			b.warn("storm: stop: %v", err)
+	e := b.startEmbedded(stormNodes, "", func(f *fabric.Fabric) {
+		f.Trace(w.see)
+		if delay > 0 {
+			f.AddRule(fabric.Rule{On: fabric.Deliveries, Class: mad.ClassSA, Attr: sa.AttrPathRecord, Delay: delay})
 		}
 	})
-	var dests strings.Builder
-	for n := 1; n <= stormPaths; n++ {
-		fmt.Fprintf(&dests, "ip:%v %v %d\n", fabric.IPv4(n, 1), fab.GID(n, 1), fab.LID(n, 1))
-	}
-	b.write(filepath.Join(dir, "dests"), dests.String())
-	sock := filepath.Join(dir, "ibacm-unix.sock")
 	var r stormRun
-	r.load = b.resolve("storm", "-s", sock, "-pid", strconv.Itoa(os.Getpid()), "-c", strconv.Itoa(stormClients),
-		"-pipeline", "64", "-each", "-src", fmt.Sprintf("ip:%v", fabric.IPv4(0, 1)), "-dests", filepath.Join(dir, "dests"))
-	r.counters, r.joined = b.countersOf(sock, d)
+	r.load = b.resolve("storm", "-s", e.sock, "-pid", strconv.Itoa(os.Getpid()), "-c", strconv.Itoa(stormClients),
+		"-pipeline", "64", "-each", "-src", e.src(), "-dests", e.dests(b, stormPaths))
+	r.counters, r.joined = b.countersOf(e)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r.paths, r.asked, r.most, r.took = len(w.asked), w.total, w.most, w.last.Sub(w.first)
@@ -179,10 +153,10 @@ func (b *bench) stormOnce(delay time.Duration) stormRun {
 
 // countersOf asks as any client would, and the control socket's state for what
 // the seven counters leave out.
-func (b *bench) countersOf(sock string, d *service.Daemon) ([]uint64, uint64) {
+func (b *bench) countersOf(e *embedded) ([]uint64, uint64) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	c, err := acmsock.Dial(ctx, sock)
+	c, err := acmsock.Dial(ctx, e.sock)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -194,7 +168,7 @@ func (b *bench) countersOf(sock string, d *service.Daemon) ([]uint64, uint64) {
 	var state struct {
 		Engine resolver.Stats `json:"engine"`
 	}
-	text, err := json.Marshal(d.State())
+	text, err := json.Marshal(e.State())
 	if err == nil {
 		err = json.Unmarshal(text, &state)
 	}
