@@ -71,11 +71,7 @@ func loadCrew(cfg *loadConfig) result {
 			w.fail(err)
 		}
 	}
-	var cpu0 time.Duration
-	if cfg.pid != 0 {
-		cpu0, _ = cpuTime(cfg.pid)
-	}
-	use, begin := startUsage(cfg.pid, cfg.also), time.Now()
+	use := startUsage(cfg.pid, cfg.also)
 	if !cfg.once {
 		time.AfterFunc(cfg.dur, func() { stop.Store(true) })
 	}
@@ -83,9 +79,8 @@ func loadCrew(cfg *loadConfig) result {
 		k.run(chooser(cfg), &stop)
 		k.close()
 	}
-	wall, own := time.Since(begin), ownCPU()
-	r := summarize(cfg, ws, wall, cpu0)
-	use.stop(&r, own)
+	r := use.stop()
+	r.summarize(cfg, ws)
 	return r
 }
 

@@ -224,20 +224,14 @@ func load(cfg *loadConfig) result {
 		}()
 	}
 	ready.Wait()
-	var cpu0 time.Duration
-	if cfg.pid != 0 {
-		cpu0, _ = cpuTime(cfg.pid)
-	}
 	use := startUsage(cfg.pid, cfg.also)
-	begin := time.Now()
 	close(gate)
 	if !cfg.once && !cfg.each {
 		time.AfterFunc(cfg.dur, func() { stop.Store(true) })
 	}
 	wg.Wait()
-	wall, own := time.Since(begin), ownCPU()
-	r := summarize(cfg, ws, wall, cpu0)
-	use.stop(&r, own)
+	r := use.stop()
+	r.summarize(cfg, ws)
 	return r
 }
 
@@ -282,17 +276,9 @@ func inOrder(list []target) func(*rand.Rand) *target {
 	}
 }
 
-// summarize joins what the workers saw with what the server used.
-func summarize(cfg *loadConfig, ws []worker, wall, cpu0 time.Duration) result {
-	r := result{Label: cfg.label, Server: cfg.addr, Conns: cfg.conns, Pipeline: cfg.pipeline,
-		Targets: len(cfg.targets), Seconds: wall.Seconds()}
-	if cfg.pid != 0 {
-		if cpu1, err := cpuTime(cfg.pid); err == nil {
-			r.CPUShare = (cpu1 - cpu0).Seconds() / wall.Seconds()
-			r.CPUPer1M = (cpu1 - cpu0).Seconds()
-		}
-		r.RSSKB, r.PeakKB = rssKB(cfg.pid)
-	}
+// summarize joins what the workers saw with what was spent.
+func (r *result) summarize(cfg *loadConfig, ws []worker) {
+	r.Label, r.Server, r.Conns, r.Pipeline, r.Targets = cfg.label, cfg.addr, cfg.conns, cfg.pipeline, len(cfg.targets)
 	var all []uint32
 	for i := range ws {
 		w := &ws[i]
@@ -314,9 +300,14 @@ func summarize(cfg *loadConfig, ws []worker, wall, cpu0 time.Duration) result {
 		r.Times = all
 	}
 	r.P50us, r.P99us, r.P999us, r.MaxUs = q(.5), q(.99), q(.999), q(1)
-	r.PerSec = float64(r.OK) / wall.Seconds()
-	if r.OK > 0 {
-		r.CPUPer1M *= 1e6 / float64(r.OK)
+	r.PerSec = float64(r.OK) / r.Seconds
+	r.CPUPer1M, r.Switches = ratio(1e6*r.CPUPer1M, r.OK), ratio(r.Switches, r.OK)
+}
+
+// ratio is 0 where there is nothing to divide by.
+func ratio(a float64, n int64) float64 {
+	if n == 0 {
+		return 0
 	}
-	return r
+	return a / float64(n)
 }

@@ -112,21 +112,30 @@ func ownCPU() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// usage is what several processes and the whole machine spend during a run.
+// usage is what several processes and the whole machine spend during a run. The
+// clock is read last before the run and first after it, and next to it the server's
+// time: what a server does while the other figures are read is no part of a run.
 type usage struct {
-	pids []int
-	at   []time.Duration
-	own  time.Duration
-	busy busyMeter
-
 	server   int // process, 0 for none
+	pids     []int
 	switches int
+	busy     busyMeter
+	others   []time.Duration
+	cpu      time.Duration // of the server
+	own      time.Duration
+	begin    time.Time
+
+	reading time.Duration // outside the run, for the server's time
 }
 
-func startUsage(server int, pids []int) usage {
-	u := usage{pids: pids, server: server, switches: switches(server), busy: startBusy()}
-	u.at = u.now()
-	u.own = ownCPU() // last: to read the others' figures is no part of the run
+func startUsage(server int, pids []int) *usage {
+	u := &usage{server: server, pids: pids, switches: switches(server), busy: startBusy()}
+	u.others = u.now()
+	read := time.Now()
+	u.cpu, _ = cpuTime(server) // a process that is not there has no time
+	u.own = ownCPU()
+	u.begin = time.Now()
+	u.reading = u.begin.Sub(read)
 	return u
 }
 
@@ -138,14 +147,26 @@ func (u *usage) now() []time.Duration {
 	return list
 }
 
-// stop puts into r what was spent since the start; own is ownCPU at the end.
-func (u *usage) stop(r *result, own time.Duration) {
+// stop returns a result with the length of the run and what was spent in it;
+// CPUPer1M and Switches are sums, which summarize divides.
+func (u *usage) stop() (r result) {
+	end, own := time.Now(), ownCPU()
+	wall := end.Sub(u.begin)
+	r.Seconds, r.OwnCPU = wall.Seconds(), (own - u.own).Seconds()
+	if u.server != 0 {
+		if cpu, err := cpuTime(u.server); err == nil {
+			r.CPUPer1M = (cpu - u.cpu).Seconds()
+			r.CPUShare = r.CPUPer1M / r.Seconds
+		}
+		r.CPURead = (u.reading + time.Since(end)).Seconds()
+	}
 	for i, d := range u.now() {
-		r.AlsoCPU = append(r.AlsoCPU, (d - u.at[i]).Seconds())
+		r.AlsoCPU = append(r.AlsoCPU, (d - u.others[i]).Seconds())
 	}
-	r.OwnCPU = (own - u.own).Seconds()
 	r.Busy = u.busy.share()
-	if u.server != 0 && r.OK > 0 {
-		r.Switches = float64(switches(u.server)-u.switches) / float64(r.OK)
+	if u.server != 0 {
+		r.Switches = float64(switches(u.server) - u.switches)
+		r.RSSKB, r.PeakKB = rssKB(u.server)
 	}
+	return r
 }

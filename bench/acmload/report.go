@@ -26,10 +26,11 @@ type result struct {
 	MaxUs      float64   `json:"max_us"`
 	CPUPer1M   float64   `json:"server_cpu_s_per_1m,omitempty"`
 	CPUShare   float64   `json:"server_cpu_share,omitempty"`
-	Switches   float64   `json:"server_switches"`      // context switches per resolve
-	OwnCPU     float64   `json:"own_cpu_s"`            // of the load generator
-	AlsoCPU    []float64 `json:"also_cpu_s,omitempty"` // of the processes of -also, in their order
-	Busy       float64   `json:"busy_share"`           // of all processors of the machine
+	CPURead    float64   `json:"server_cpu_read_s,omitempty"` // what reading the server's time took, beside the run
+	Switches   float64   `json:"server_switches"`             // context switches per resolve
+	OwnCPU     float64   `json:"own_cpu_s"`                   // of the load generator
+	AlsoCPU    []float64 `json:"also_cpu_s,omitempty"`        // of the processes of -also, in their order
+	Busy       float64   `json:"busy_share"`                  // of all processors of the machine
 	RSSKB      int       `json:"server_rss_kb,omitempty"`
 	PeakKB     int       `json:"server_peak_kb,omitempty"`
 	Times      []uint32  `json:"times_ns,omitempty"` // of every right answer, ascending; with -times

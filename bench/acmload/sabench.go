@@ -149,34 +149,23 @@ func quantile(sorted []time.Duration, p float64) float64 {
 }
 
 func (b *saBench) measure(pid, simPid int) error {
-	cpu := func(pid int) time.Duration {
-		if pid == 0 {
-			return 0
-		}
-		d, _ := cpuTime(pid)
-		return d
-	}
-	busy := startBusy()
-	sm0, sim0, own0, begin := cpu(pid), cpu(simPid), ownCPU(), time.Now()
+	use := startUsage(0, []int{pid, simPid})
 	if err := b.run(); err != nil {
 		return err
 	}
-	wall := time.Since(begin)
-	per := func(d time.Duration) float64 { return d.Seconds() * 1e6 / float64(b.total) }
-	own, sm, sim := per(ownCPU()-own0), per(cpu(pid)-sm0), per(cpu(simPid)-sim0)
+	r := use.stop()
+	per := func(seconds float64) float64 { return seconds * 1e6 / float64(b.total) }
 	slices.Sort(b.lat)
+	r.Server, r.Conns, r.Pipeline, r.Targets = "SA", b.window, 1, len(b.targets)
+	r.OK, r.Failed, r.FirstError = int64(len(b.lat)), int64(b.failed), b.why
+	r.PerSec, r.CPUPer1M = float64(r.OK)/r.Seconds, per(r.OwnCPU)
+	r.P50us, r.P99us, r.P999us, r.MaxUs = quantile(b.lat, .5), quantile(b.lat, .99), quantile(b.lat, .999), quantile(b.lat, 1)
 	if b.json {
-		r := result{Server: "SA", Conns: b.window, Pipeline: 1, Targets: len(b.targets), OK: int64(len(b.lat)), Failed: int64(b.failed),
-			FirstError: b.why, Seconds: wall.Seconds(), PerSec: float64(len(b.lat)) / wall.Seconds(), P50us: quantile(b.lat, .5),
-			P99us: quantile(b.lat, .99), P999us: quantile(b.lat, .999), MaxUs: quantile(b.lat, 1),
-			CPUPer1M: own, AlsoCPU: []float64{sm * float64(b.total) / 1e6, sim * float64(b.total) / 1e6}}
-		r.OwnCPU = own * float64(b.total) / 1e6
-		r.Busy = busy.share()
 		r.print(true)
 		return nil
 	}
-	fmt.Printf("%6d %6d %10.0f %9.1f %9.1f %9.1f %12.1f %12.1f %12.1f %6d\n", b.window, b.total, float64(len(b.lat))/wall.Seconds(),
-		quantile(b.lat, .5), quantile(b.lat, .99), quantile(b.lat, 1), own, sm, sim, b.failed)
+	fmt.Printf("%6d %6d %10.0f %9.1f %9.1f %9.1f %12.1f %12.1f %12.1f %6d\n", b.window, b.total, r.PerSec,
+		r.P50us, r.P99us, r.MaxUs, r.CPUPer1M, per(r.AlsoCPU[0]), per(r.AlsoCPU[1]), b.failed)
 	if b.why != "" {
 		fmt.Println("  last failure:", b.why)
 	}

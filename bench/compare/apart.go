@@ -41,8 +41,9 @@ func (a *apart) String() string {
 }
 
 // saBusy is the share of its processor's time that the SA used, restBusy that of
-// the other processors' which daemon and load generator did. Both are sums of
-// schedstat, exact where /proc/stat counts ticks.
+// the other processors' which daemon and load generator did. Both are of the
+// scheduler's clock, where /proc/stat counts ticks, and exact but for what
+// [readingNote] says.
 func (a *apart) saBusy(r *result) float64 { return (openSMCPU(r) + ibsimCPU(r)) / r.Seconds }
 
 func (a *apart) restBusy(r *result) float64 {

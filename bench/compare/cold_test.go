@@ -81,6 +81,13 @@ func TestColdMarkApart(t *testing.T) {
 	}
 }
 
+func TestReadingNote(t *testing.T) {
+	runs := []result{{CPURead: .0005, Seconds: .02}, {CPURead: .0004, Seconds: .01}, {CPURead: .0006, Seconds: .02}}
+	if got, want := readingNote(runs), "takes 0.50 ms just before and after a pass of acmd, 3.0 % of it"; !strings.Contains(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // Both spellings name the same adapters in the same order: no switch, and not the
 // one that asks.
 func TestColdDests(t *testing.T) {

@@ -78,6 +78,15 @@ func printCold(names []string, runs [][]result, apart *apart) {
 		}
 		t.row(row...)
 	}
+	fmt.Println("\n" + readingNote(runs[2]))
+}
+
+// readingNote says what shares of time can be wrong by.
+func readingNote(runs []result) string {
+	took := func(r *result) float64 { return r.CPURead }
+	share := func(r *result) float64 { return r.CPURead / r.Seconds }
+	return fmt.Sprintf("To read a daemon's processor time takes %.2f ms just before and after a pass of acmd, %.1f %% of it (medians). What the daemon does meanwhile counts, so a share can be above 1 by that.",
+		1e3*med(runs, took), 100*med(runs, share))
 }
 
 // coldMarks: either the daemon is hardly slower than nobody in its place, or what

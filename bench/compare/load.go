@@ -24,6 +24,7 @@ type result struct {
 	P999us     float64   `json:"p999_us"`
 	MaxUs      float64   `json:"max_us"`
 	CPUPer1M   float64   `json:"server_cpu_s_per_1m"`
+	CPURead    float64   `json:"server_cpu_read_s"`
 	Switches   float64   `json:"server_switches"`
 	OwnCPU     float64   `json:"own_cpu_s"`
 	AlsoCPU    []float64 `json:"also_cpu_s"`
