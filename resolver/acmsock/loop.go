@@ -91,7 +91,7 @@ type loop struct {
 	items   []completion
 	fds     []handoff
 	touched []*conn
-	dropped [mostLeft]byte // what take reads
+	dropped [readSize]byte // what take reads
 	events  [eventBatch]unix.EpollEvent
 }
 

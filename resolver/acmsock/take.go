@@ -50,6 +50,6 @@ func (l *loop) take(c *conn) bool {
 	return true
 }
 
-// mayLeave tells whether what was left in the socket may stay there: a question
+// mayLeave tells whether what was left in the socket may stay there: a whole question
 // that is not answered yet.
-func (c *conn) mayLeave() bool { return c.waiting > 0 && c.left <= mostLeft }
+func (c *conn) mayLeave() bool { return !c.idle() && len(c.in) == 0 && c.left <= mostLeft }

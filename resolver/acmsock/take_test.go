@@ -108,6 +108,42 @@ func TestNextBehindLeft(t *testing.T) {
 	}
 }
 
+// While an answer is outstanding, part of the next question is not left: the client
+// must have room for the rest of it.
+func TestPartBehindLeft(t *testing.T) {
+	l, _ := lingering(t)
+	c, fd := l.connected(t)
+	l.alone = true
+	l.asked(t, c, fd, ask(1, 1, 1))
+	if c.left == 0 {
+		t.Fatal("the first question was taken")
+	}
+	next := ask(2, 0, 2)
+	l.asked(t, c, fd, next[:30])
+	if c.left > 0 || len(c.in) != 30 {
+		t.Errorf("of part of a question %d bytes were left, %d read", c.left, len(c.in))
+	}
+	if l.asked(t, c, fd, next[30:]); c.tail != 2 {
+		t.Errorf("%d questions of 2", c.tail)
+	}
+}
+
+// A question that was answered is taken, whether the engine still has one that it
+// superseded or not.
+func TestSupersedingTaken(t *testing.T) {
+	l, _ := lingering(t)
+	c, fd := l.connected(t)
+	l.alone = true
+	l.asked(t, c, fd, ask(0, 1, 1))
+	if c.left == 0 {
+		t.Fatal("the first question was taken")
+	}
+	l.asked(t, c, fd, ask(0, 0, 2))
+	if c.left > 0 || c.waiting != 1 || !c.idle() {
+		t.Errorf("left %d, waiting %d, owed %d", c.left, c.waiting, c.owed())
+	}
+}
+
 // The smallest send buffer has room for the next question behind one that was left.
 func TestSmallestSendBuffer(t *testing.T) {
 	f := newFake()
@@ -167,7 +203,7 @@ func TestReceive(t *testing.T) {
 		}
 		c := &conn{loop: l, fd: int32(fds[0]), door: tc.door, missed: tc.missed}
 		l.alone = tc.alone
-		const asked = mostLeft + 20 // more than take reads at once
+		const asked = mostLeft + 20 // more than may stay
 		if _, err := unix.Write(fds[1], make([]byte, asked)); err != nil {
 			t.Fatal(err)
 		}
@@ -189,36 +225,45 @@ func TestReceive(t *testing.T) {
 	}
 }
 
-// Whether a client's question is left depends on how its last one was answered.
-func TestLeftAfterMiss(t *testing.T) {
-	l, _ := lingering(t)
+// connected is a client of a loop that nobody runs, and the client's end.
+func (l *loop) connected(t *testing.T) (*conn, int) {
+	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Close(fds[1]) })
-	if err := unix.EpollCtl(l.ep, unix.EPOLL_CTL_ADD, fds[0], &unix.EpollEvent{}); err != nil {
+	l.adopt(handoff{fd: int32(fds[0]), door: bpf.DoorUnix})
+	c := l.conns[fds[0]]
+	t.Cleanup(func() { l.close(c, ClosedShutdown) })
+	return c, fds[1]
+}
+
+// asked has the loop read b of a client.
+func (l *loop) asked(t *testing.T, c *conn, fd int, b []byte) {
+	t.Helper()
+	if _, err := unix.Write(fd, b); err != nil {
 		t.Fatal(err)
 	}
-	c := &conn{loop: l, fd: int32(fds[0]), gen: 1, door: bpf.DoorUnix, events: unix.EPOLLIN}
-	l.conns = make([]*conn, fds[0]+1)
-	l.conns[fds[0]] = c
-	t.Cleanup(func() { l.close(c, ClosedShutdown) })
+	l.read(c, false)
+}
+
+// Whether a client's question is left depends on how its last one was answered.
+func TestLeftAfterMiss(t *testing.T) {
+	l, _ := lingering(t)
+	c, fd := l.connected(t)
 	for i, q := range []struct {
 		group byte // of the destination, see fakeResolver
 		left  bool
 	}{{0, false}, {1, false}, {1, true}, {0, false}, {0, false}} {
-		if _, err := unix.Write(fds[1], ask(1, q.group, i)); err != nil {
-			t.Fatal(err)
-		}
-		l.read(c, false)
+		l.asked(t, c, fd, ask(1, q.group, i))
 		if got := c.left > 0; got != q.left {
 			t.Errorf("question %d: left %v, want %v", i, got, q.left)
 		}
 		if miss := q.group == 1; c.missed != miss {
 			t.Errorf("question %d: missed %v, want %v", i, c.missed, miss)
 		}
-		c.waiting = 0 // as if it were answered
+		c.waiting, c.head = 0, c.tail // as if it were answered
 		l.settle(c, true)
 	}
 }
