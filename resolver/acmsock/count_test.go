@@ -4,11 +4,13 @@ package acmsock
 
 import (
 	"testing"
+	"time"
 
 	"acmd/bpf"
 	"acmd/resolver"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // counted reads the counters that are not 0.
@@ -106,5 +108,54 @@ func TestCountedLosses(t *testing.T) {
 	f.releaseAll()
 	if n := counted(m); n[bpf.Accepted] != 1 {
 		t.Errorf("%d accepted", n[bpf.Accepted])
+	}
+}
+
+// stepClock is a resolver whose clock moves when it is told to.
+type stepClock struct {
+	*fakeResolver
+	now int64
+}
+
+func (r *stepClock) Now() int64 { return r.now }
+
+func (r *stepClock) Endpoints() []*resolver.Endpoint {
+	r.now += int64(time.Second)
+	return nil
+}
+
+func (r *stepClock) Resolve(q *resolver.Query, tag uint64, w resolver.Waiter) {
+	r.now += int64(time.Second)
+	r.fakeResolver.Resolve(q, tag, w)
+}
+
+// What a turn does between two hits is no part of the second one's time.
+func TestHitTimedAlone(t *testing.T) {
+	for name, between := range map[string]func(r *stepClock, l *loop, other func([]byte)){
+		"a hit":             func(_ *stepClock, _ *loop, other func([]byte)) { other(ask(1, 0, 1)) },
+		"an endpoint query": func(_ *stepClock, _ *loop, other func([]byte)) { other(AppendEndpoint(nil, 1, 1, 0)) },
+		"a miss":            func(_ *stepClock, _ *loop, other func([]byte)) { other(ask(1, 1, 1)) },
+		"connections": func(r *stepClock, l *loop, _ func([]byte)) {
+			r.now += int64(time.Second)
+			l.event(&unix.EpollEvent{Pad: markListener})
+		},
+		"answers for others": func(r *stepClock, l *loop, _ func([]byte)) { r.now += int64(time.Second); l.mail() },
+	} {
+		l, _ := lingering(t)
+		r := &stepClock{newFake(), int64(time.Hour)}
+		l.srv.r = r
+		c, fd := l.connected(t)
+		o, ofd := l.connected(t)
+		l.asked(t, c, fd, ask(1, 0, 1))
+		between(r, l, func(b []byte) { l.asked(t, o, ofd, b) })
+		var before, after bpf.Snapshot
+		l.srv.cfg.Counters.Read(&before)
+		l.asked(t, c, fd, ask(2, 0, 2))
+		l.srv.cfg.Counters.Read(&after)
+		hit := after.Latency[bpf.LatHit]
+		hit.Sub(&before.Latency[bpf.LatHit])
+		if hit.Count() != 1 || hit.Sum != 0 {
+			t.Errorf("%s: %d hits timed, %v", name, hit.Count(), time.Duration(hit.Sum))
+		}
 	}
 }

@@ -66,7 +66,7 @@ type loop struct {
 	draining bool
 	stopped  bool
 	yielded  int64 // when the scheduler last saw the loop, engine's clock
-	seen     int64 // what the engine's clock said around the last hit of this turn, 0: there was none
+	seen     int64 // what the engine's clock said around the last hit, 0: something else was done since
 
 	base   time.Time
 	timers [numTimers]timerList
@@ -252,6 +252,7 @@ func (l *loop) event(ev *unix.EpollEvent) {
 	case markMailbox:
 		return // looked at in every turn
 	case markListener:
+		l.seen = 0
 		l.acceptFrom(int(ev.Fd))
 		return
 	case markPort:
@@ -280,6 +281,7 @@ func (l *loop) event(ev *unix.EpollEvent) {
 // mail handles what other goroutines brought.
 func (l *loop) mail() {
 	var o order
+	l.seen = 0
 	l.items, l.fds, o = l.box.take(l.items, l.fds)
 	for _, g := range l.box.takeGuarded() {
 		l.guarded(&g)

@@ -348,7 +348,6 @@ func (l *loop) resolve(c *conn, msg []byte) {
 		s.sa = q.Kind == resolver.AskSA
 		c.waiting++
 		c.missed = true
-		l.seen = 0 // the next client's hit does not include what this takes
 		l.srv.pending.Add(1)
 		l.missed()
 		r.Resolve(q, seq, c)
@@ -404,13 +403,16 @@ func (l *loop) replied(c *conn, st resolver.Status) {
 
 // timeHits notes how long the requests took that were answered at once: from the
 // reading of the clock before the first of them, one for all that came together,
-// to the write of their replies.
+// to the write of their replies. That reading is the one after the hits before, if
+// nothing else was done since.
 func (l *loop) timeHits() {
-	if l.hits > 0 {
-		l.seen = l.srv.r.Now()
-		l.count.ObserveN(bpf.LatHit, l.seen-l.now, l.hits)
-		l.hits = 0
+	if l.hits == 0 {
+		l.seen = 0
+		return
 	}
+	l.seen = l.srv.r.Now()
+	l.count.ObserveN(bpf.LatHit, l.seen-l.now, l.hits)
+	l.hits = 0
 }
 
 func (l *loop) place(s *slot, b []byte) {
