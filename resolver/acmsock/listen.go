@@ -122,6 +122,7 @@ func (r *rendezvous) listenUnix(cfg *Config) error {
 		return fmt.Errorf("unix socket: %w", err)
 	}
 	r.listeners = append(r.listeners, listener{fd: fd})
+	refuseDescriptors(fd)
 	path := r.path(unixSocketName)
 	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
 		return fmt.Errorf("bind %s: %w", path, err)
@@ -141,6 +142,14 @@ func (r *rendezvous) listenUnix(cfg *Config) error {
 	}
 	return r.link(unixLinkName, unixSocketName)
 }
+
+// refuseDescriptors keeps the clients of a unix socket from passing descriptors
+// (SCM_RIGHTS): their send fails with EPERM. The last close of one that is passed is
+// the receiver's, and takes as long as who passed it likes: that of a TCP socket may
+// linger, that of a locked file waits for its FUSE server. A read also ends behind
+// one, with more in the socket that epoll does not report again. Before Linux 6.16
+// there is no such option, and they are closed as they come.
+func refuseDescriptors(fd int) { _ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 0) }
 
 func (r *rendezvous) listenTCP(cfg *Config) error {
 	if err := Vacant(cfg.RunDir); err != nil {
@@ -202,6 +211,7 @@ func (r *rendezvous) adopt(cfg *Config) error {
 			tcp = fd
 		} else {
 			unixToo = true
+			refuseDescriptors(fd)
 		}
 		r.listeners = append(r.listeners, l)
 	}

@@ -396,3 +396,41 @@ func TestServePassed(t *testing.T) {
 		}
 	}
 }
+
+// Nobody can make us close a descriptor, which may take as long as who passes it
+// likes. A kernel that cannot be told so closes it and serves the request.
+func TestDescriptorsRefused(t *testing.T) {
+	for _, kinds := range []string{"", "u"} { // own, passed
+		dir := shortDir(t)
+		first := passedSockets(t, dir, kinds)
+		a, err := Passed(environ(strconv.Itoa(len(kinds)), strconv.Itoa(os.Getpid())), first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := serve(t, newFake(), func(c *Config) { c.RunDir, c.Listeners = dir, a.Streams })
+		c := dialServer(t, s)
+		raw, err := c.(*net.UnixConn).SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var known, sent error
+		if err := raw.Control(func(fd uintptr) {
+			_, known = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSRIGHTS)
+			sent = unix.Sendmsg(int(fd), ask(1, 0, 1), unix.UnixRights(int(fd)), nil, 0)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if known != nil { // before Linux 6.16
+			if sent != nil {
+				t.Errorf("%q: %v", kinds, sent)
+			}
+			wantAnswer(t, readReply(t, c), 1, 1)
+			continue
+		}
+		if !errors.Is(sent, unix.EPERM) {
+			t.Errorf("%q: a descriptor was passed, %v", kinds, sent)
+		}
+		mustWrite(t, c, ask(2, 0, 2))
+		wantAnswer(t, readReply(t, c), 2, 2)
+	}
+}
