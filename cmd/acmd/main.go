@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"acmd/resolver"
 	"acmd/resolver/config"
@@ -106,7 +107,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	serve := serve
 	if !*foreground && !o.Systemd {
-		serve = func(service.Options) error { return service.Daemonize(append([]string{"-P"}, args...)) }
+		serve = func(service.Options) error { return service.Daemonize(append([]string{"-P"}, args...), stderr) }
 	}
 	if err = serve(o); err != nil {
 		fmt.Fprintln(stderr, "acmd:", err)
@@ -117,10 +118,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 // serve runs the daemon until SIGTERM or SIGINT. SIGHUP reloads.
 func serve(o service.Options) error {
-	signals := make(chan os.Signal, 4)
+	// Each has a channel of its own, since a signal that finds its channel full is
+	// lost. One SIGHUP that waits stands for all that came during a reload.
+	hup, term := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	// Until it serves, the daemon owes nobody anything: SIGTERM then ends it as it
 	// ends any process, even when a file that it reads or a device hangs.
-	signal.Notify(signals, syscall.SIGHUP)
+	signal.Notify(hup, syscall.SIGHUP)
 	signal.Ignore(syscall.SIGPIPE)
 	if os.Getenv("GOGC") == "" {
 		// Most of the heap is the cache's tables, which hold no pointers: letting
@@ -134,7 +137,7 @@ func serve(o service.Options) error {
 	}
 	o.Serving = func() {
 		resolver.Warm()
-		signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+		signal.Notify(term, syscall.SIGTERM, syscall.SIGINT)
 	}
 	d, err := service.Start(o)
 	if err != nil {
@@ -142,16 +145,42 @@ func serve(o service.Options) error {
 	}
 	notify := notifier(d.Log())
 	notify(sdnotify.Ready, sdnotify.Statusf("%s", d.Status()))
-	for s := range signals {
-		if s != syscall.SIGHUP {
-			break
-		}
-		notify(sdnotify.Reloading)
-		_, _ = d.Reload() // it logs its own outcome
-		notify(sdnotify.Ready, sdnotify.Statusf("%s", d.Status()))
-	}
+	reloads(d, hup, term, notify)
 	notify(sdnotify.Stopping)
 	return d.Stop()
+}
+
+// reloadTime is how long the end waits for a reload that is under way.
+const reloadTime = 2 * time.Second
+
+// reloads has the files read again at each SIGHUP, until SIGTERM. A file may hang as
+// long as it likes: that keeps the service from nothing, nor from its end.
+func reloads(d *service.Daemon, hup, term <-chan os.Signal, notify func(...string)) {
+	var busy chan struct{} // closed after the reload that is under way; nil: there is none
+	next := hup
+	for {
+		select {
+		case <-next:
+			notify(sdnotify.Reloading)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_, _ = d.Reload() // it logs its own outcome
+			}()
+			busy, next = done, nil
+		case <-busy:
+			notify(sdnotify.Ready, sdnotify.Statusf("%s", d.Status()))
+			busy, next = nil, hup
+		case <-term:
+			if busy != nil {
+				select {
+				case <-busy:
+				case <-time.After(reloadTime):
+				}
+			}
+			return
+		}
+	}
 }
 
 // notifier tells the service manager, if there is one.

@@ -43,6 +43,9 @@ func TestMain(m *testing.M) {
 	if spec := os.Getenv(beBounded); spec != "" {
 		runBounded(spec)
 	}
+	if how := os.Getenv(beTalkative); how != "" {
+		talk(how)
+	}
 	if os.Getenv(beDaemon) != "" {
 		os.Unsetenv("LISTEN_FDNAMES")
 		if os.Getenv("LISTEN_FDS") != "" {
