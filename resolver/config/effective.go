@@ -25,7 +25,7 @@ func (s *Settings) Values() []Value {
 	for _, r := range s.Providers {
 		vs = append(vs, Value{"provider", fmt.Sprintf("%s %#x", r.Name, r.Prefix), r.Origin.String()})
 	}
-	return append(vs, Value{"provider", s.DefaultProvider + " default", s.origins["provider default"].String()})
+	return append(vs, Value{"provider", s.DefaultProvider + " default", s.origins[providerDefault].String()})
 }
 
 // Effective prints every setting, one a line: name, value, origin behind a #, so

@@ -52,6 +52,10 @@ type Env struct {
 	Systemd   bool // --systemd: the mode is unix whatever the file says
 	Activated bool // the client socket was passed in, with its symbolic links
 	Check     bool // every problem is an error
+
+	Background bool // standard output and error lead nowhere once clients are served
+	NoKernel   bool // the fabric is not the kernel's
+	NoQueues   bool // there are no queue pairs of our own
 }
 
 // Load reads an options file. A missing one gives the defaults. The settings
@@ -72,7 +76,7 @@ func Load(path string, env Env) (*Settings, []Problem, error) {
 // Read is Load on a reader; name stands for the file in messages and origins.
 func Read(r io.Reader, name string, env Env) (*Settings, []Problem, error) {
 	if env.Sources == nil {
-		env.Sources = []string{"acm"}
+		env.Sources = []string{sourceACM}
 	}
 	if env.Providers == nil {
 		env.Providers = []string{"ibacmp"}
@@ -96,13 +100,26 @@ type Problems struct {
 	fatal bool
 }
 
+// maxText bounds the text of a problem in bytes: what a file has in a line is told, but
+// not all of a line that is as long as a file.
+const maxText = 600
+
+// clip takes the middle out of a text that is too long.
+func clip(text string) string {
+	if len(text) <= maxText {
+		return text
+	}
+	const half = maxText / 2
+	return strings.ToValidUTF8(text[:half], "") + " ... " + strings.ToValidUTF8(text[len(text)-half:], "")
+}
+
 func (p *Problems) add(line int, fatal bool, format string, a ...any) {
 	if len(p.list) >= MaxProblems {
 		p.more++
 		p.fatal = p.fatal || fatal
 		return
 	}
-	p.list = append(p.list, Problem{File: p.File, Line: line, Fatal: fatal, Text: fmt.Sprintf(format, a...)})
+	p.list = append(p.list, Problem{File: p.File, Line: line, Fatal: fatal, Text: clip(fmt.Sprintf(format, a...))})
 }
 
 // Done returns the list, closed by one entry for all that the bound left out.
@@ -149,6 +166,9 @@ func eachLine(r io.Reader, log *Problems, f func(line int, words []string)) erro
 		}
 		if left.N == 0 {
 			return fmt.Errorf("longer than %d bytes", MaxFile)
+		}
+		if n == 1 {
+			b = bytes.TrimPrefix(b, []byte("\ufeff")) // the mark of editors that write UTF-8 with one
 		}
 		if bytes.IndexByte(b, 0) >= 0 {
 			log.Warn(n, "line has a NUL byte, ignored")
@@ -210,9 +230,6 @@ func (l *loader) set(o *option, at Origin, value string) bool {
 	return true
 }
 
-// sourceNeigh is the word for the kernel's neighbour table.
-const sourceNeigh = "neigh"
-
 // addrProt reads a list of address sources. "sa" is a word that sites have tried, in
 // the hope for an address step without a daemon on the peer: it never did anything,
 // since the SA knows no names or IP addresses. The neighbour table is what they want.
@@ -258,11 +275,11 @@ func (l *loader) provider(at Origin, words []string) {
 	}
 	name := l.env.Providers[i]
 	if strings.EqualFold(words[1], "default") {
-		if old, ok := l.s.origins["provider default"]; ok {
+		if old, ok := l.s.origins[providerDefault]; ok {
 			l.log.Warn(at.Line, "the default provider was already set in line %d, this line counts", old.Line)
 		}
 		l.s.DefaultProvider = name
-		l.s.origins["provider default"] = at
+		l.s.origins[providerDefault] = at
 		return
 	}
 	prefix, err := strconv.ParseUint(words[1], 0, 64)
@@ -277,32 +294,4 @@ func (l *loader) provider(at Origin, words []string) {
 		}
 	}
 	l.s.Providers = append(l.s.Providers, ProviderRule{Name: name, Prefix: prefix, Origin: at})
-}
-
-// inert warns of values that will do nothing, once all lines are known.
-func (l *loader) inert() {
-	s, def := l.s, Defaults(l.env.ConfDir, l.env.RunDir)
-	warn := func(name, why string) {
-		if at, ok := s.origins[name]; ok && optionIndex[name].get(s) != optionIndex[name].get(def) {
-			l.log.Warn(at.Line, "option %s %s has no effect: %s", name, optionIndex[name].get(s), why)
-		}
-	}
-	warn("umad_debug_level", "libibumad is not used")
-	warn("provider_lib_path", "providers are built in")
-	if l.env.Systemd && s.ServerMode != ModeUnix {
-		warn("server_mode", "under systemd the service is reached through its unix socket")
-		s.ServerMode = ModeUnix
-	}
-	if s.ServerMode == ModeUnix {
-		warn("server_port", "server_mode is unix")
-	}
-	if l.env.Activated {
-		warn("acme_plus_kernel_only", "the socket unit makes the symbolic link that librdmacm uses; remove its Symlinks line")
-	}
-	if !s.RoutePreload {
-		warn("route_data_file", "route_preload is none")
-	}
-	if !s.AddrPreload {
-		warn("addr_data_file", "addr_preload is none")
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -102,7 +103,7 @@ func TestValues(t *testing.T) {
 		{"ROUTE_TIMEOUT 0", func(s *Settings) any { return s.RouteTimeout }, time.Duration(0)},
 		{"addr_timeout -1", func(s *Settings) any { return s.AddrTimeout }, Forever},
 		{"addr_timeout 10", func(s *Settings) any { return s.AddrTimeout }, 10 * time.Minute},
-		{"timeout 250", func(s *Settings) any { return s.Timeout }, 250 * time.Millisecond},
+		{"timeout 750", func(s *Settings) any { return s.Timeout }, 750 * time.Millisecond},
 		{"retries 0", func(s *Settings) any { return s.Retries }, 0},
 		{"sa_depth 8", func(s *Settings) any { return s.SAWindow }, 8},
 		{"resolve_depth 16", func(s *Settings) any { return s.ResolveDepth }, 16},
@@ -138,8 +139,8 @@ func TestValues(t *testing.T) {
 		{"fast_path kernel", func(s *Settings) any { return s.FastPath }, FastPathKernel},
 		{"fast_path Kernel-All", func(s *Settings) any { return s.FastPath }, FastPathAll},
 		{"fast_path off", func(s *Settings) any { return s.FastPath }, FastPathOff},
-		{"fast_path_port 0", func(s *Settings) any { return s.FastPathPort }, uint16(0)},
-		{"fast_path_miss wait", func(s *Settings) any { return s.FastPathWait }, true},
+		{"fast_path_port 0\nfast_path kernel", func(s *Settings) any { return s.FastPathPort }, uint16(0)},
+		{"fast_path_miss wait\nfast_path kernel", func(s *Settings) any { return s.FastPathWait }, true},
 		{"metrics_addr Off", func(s *Settings) any { return s.MetricsAddr }, ""},
 		{"log_level 1 # more", func(s *Settings) any { return s.LogLevel }, 1},
 		{"log_level 1\r", func(s *Settings) any { return s.LogLevel }, 1},
@@ -176,11 +177,31 @@ func TestProblems(t *testing.T) {
 		{"word", "route_prot dns", Env{}, `o.cfg:1: option route_prot: "dns" is none of sa, acm; sa stays in force`, false},
 		{"manual's word", "route_preload full_opensm_v1", Env{}, `o.cfg:1: option route_preload: "full_opensm_v1" is none of none, no, opensm_full_v1; none stays in force`, false},
 		{"no value", "timeout", Env{}, "o.cfg:1: option timeout has no value, 2000 stays in force", false},
-		{"extra", "timeout 100 ms", Env{}, `o.cfg:1: option timeout takes one value, "ms" ignored`, false},
+		{"extra", "timeout 1000 ms", Env{}, `o.cfg:1: option timeout takes one value, "ms" ignored`, false},
 		{"umad", "umad_debug_level 2", Env{}, "o.cfg:1: option umad_debug_level 2 has no effect: libibumad is not used", false},
 		{"activated", "acme_plus_kernel_only yes", Env{Activated: true}, "o.cfg:1: option acme_plus_kernel_only yes has no effect: the socket unit makes the symbolic link that librdmacm uses; remove its Symlinks line", false},
 		{"not activated", "acme_plus_kernel_only yes", Env{}, "", false},
 		{"systemd", "server_mode loop", Env{Systemd: true}, "o.cfg:1: option server_mode loop has no effect: under systemd the service is reached through its unix socket", false},
+		{"in the background", "log_file stderr", Env{Background: true}, "o.cfg:1: option log_file stderr has no effect: in the background that leads nowhere once clients are served; -P stays in the foreground", false},
+		{"in the foreground", "log_file stderr", Env{}, "", false},
+		{"queue pairs", "recv_depth 4096\nsend_depth 1", Env{NoQueues: true}, "o.cfg:1: option recv_depth 4096 has no effect: without +verbs there are no queue pairs of our own", false},
+		{"sends", "send_depth 8", Env{NoQueues: true}, "o.cfg:1: option send_depth 8 has no effect: without +verbs there are no queue pairs of our own", false},
+		{"with queue pairs", "recv_depth 4096\nsend_depth 8", Env{}, "", false},
+		{"no kernel", "kernel_timeout 5000", Env{NoKernel: true}, "o.cfg:1: option kernel_timeout 5000 has no effect: the fabric is not the kernel's", false},
+		{"fast path is off", "fast_path_port 300", Env{}, "o.cfg:1: option fast_path_port 300 has no effect: fast_path is off", false},
+		{"its misses", "fast_path_miss wait", Env{}, "o.cfg:1: option fast_path_miss wait has no effect: fast_path is off", false},
+		{"its port with TCP", "fast_path_port 300\nfast_path kernel\nserver_mode loop", Env{}, "o.cfg:1: option fast_path_port 300 has no effect: with server_mode loop it is server_port", false},
+		{"users on TCP", "max_user_clients 5\nserver_mode loop", Env{}, "o.cfg:1: option max_user_clients 5 has no effect: only the unix socket tells whose a connection is, and server_mode is loop", false},
+		{"no multicast", "resolve_depth 5\naddr_prot neigh", Env{Sources: []string{"acm", "neigh"}}, "o.cfg:1: option resolve_depth 5 has no effect: addr_prot does not name acm", false},
+		{"no preload", "addr_prot preload", Env{Sources: []string{"acm", "preload"}}, "o.cfg:1: option addr_prot: preload has no effect: addr_preload and route_preload are none", false},
+		{"many tries", "retries 100", Env{}, "o.cfg:1: option retries 100 counts as 32, the most there is", false},
+		{"wide window", "sa_depth 5000", Env{}, "o.cfg:1: option sa_depth 5000 counts as 4096, the most there is", false},
+		{"many lookups", "resolve_depth 2000", Env{}, "o.cfg:1: option resolve_depth 2000 counts as 1024, the most there is", false},
+		{"high rate", "sa_max_rate 2000000", Env{}, "o.cfg:1: option sa_max_rate 2000000 counts as 1048576, the most there is", false},
+		{"many sends", "send_depth 1000", Env{}, "o.cfg:1: option send_depth 1000 counts as 256, the most there is", false},
+		{"short time", "timeout 100", Env{}, "o.cfg:1: option timeout 100 counts as 500 for the SA, which is not asked again any sooner", false},
+		{"byte order mark", "\ufeff# options", Env{}, "", false},
+		{"mark and option", "\ufeffretries 3\r\n", Env{}, "", false},
 		{"port", "server_port 7000", Env{}, "o.cfg:1: option server_port 7000 has no effect: server_mode is unix", false},
 		{"route file", "route_data_file /x", Env{}, "o.cfg:1: option route_data_file /x has no effect: route_preload is none", false},
 		{"provider", "provider other default", Env{}, `o.cfg:1: no provider "other" here, line ignored (known: ibacmp)`, false},
@@ -248,6 +269,9 @@ func TestProviders(t *testing.T) {
 		t.Fatalf("%q", ps)
 	}
 	want := []ProviderRule{{"ibacmp", 0xfe80 << 48, Origin{File: "o.cfg", Line: 1}}, {"two", 18, Origin{File: "o.cfg", Line: 2}}}
+	if at := s.Origin("provider"); at.Line != 1 {
+		t.Errorf("origin %s", at)
+	}
 	if !slices.Equal(s.Providers, want) || s.DefaultProvider != "two" {
 		t.Errorf("%+v, else %s", s.Providers, s.DefaultProvider)
 	}
@@ -261,6 +285,21 @@ func TestProblemsAreBounded(t *testing.T) {
 	}
 	if err == nil {
 		t.Fatal("the fatal problem past the bound was lost")
+	}
+}
+
+// So that a line of many thousand bytes does not either.
+func TestProblemsAreShort(t *testing.T) {
+	junk := strings.Repeat("\x01\xffü", MaxLine/8)
+	for _, text := range []string{junk + " 1", "retries " + junk, "retries 1 " + junk, "addr_prot " + junk, "provider " + junk + " 1", "log_level " + junk} {
+		_, ps, _ := Read(strings.NewReader(text+"\n"), "o.cfg", Env{})
+		if len(ps) != 1 || len(ps[0].Text) > maxText+10 || !utf8.ValidString(ps[0].Text) {
+			t.Errorf("%.20q: %d problems, %d bytes", text, len(ps), len(ps[0].Text))
+		}
+	}
+	_, ps, _ := Read(strings.NewReader("retries "+junk+"\n"), "o.cfg", Env{})
+	if !strings.HasSuffix(ps[0].Text, "; 2 stays in force") {
+		t.Errorf("the end is lost: %q", ps[0].Text)
 	}
 }
 
@@ -308,6 +347,13 @@ func TestSetFlagAndChanged(t *testing.T) {
 	}
 	if d := cmp.Diff([]string{"retries"}, Changed(Defaults("", ""), s)); d != "" {
 		t.Fatal(d)
+	}
+	was, _ := read(t, "retries 1\n", Env{})
+	if err := s.Keep("retries", was); err != nil || s.Retries != 1 || s.Origin("retries").Line != 1 {
+		t.Errorf("kept %d of %s: %v", s.Retries, s.Origin("retries"), err)
+	}
+	if err := s.Keep("nope", was); err == nil {
+		t.Error("an unknown option was kept")
 	}
 	if s.Values()[0] != (Value{"log_file", "/var/log/ibacm.log", "default"}) {
 		t.Fatal(s.Values()[0])

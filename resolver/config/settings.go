@@ -131,6 +131,9 @@ type ProviderRule struct {
 	Origin Origin
 }
 
+// providerDefault is the origin's name of a line "provider NAME default".
+const providerDefault = "provider default"
+
 // Origin says where a value came from. The zero value is the built-in default.
 type Origin struct {
 	File string // as it was given to Load
@@ -167,7 +170,7 @@ func Defaults(confDir, runDir string) *Settings {
 		Retries:         2,
 		SendDepth:       1,
 		RecvDepth:       1024,
-		AddrProt:        []string{"acm"},
+		AddrProt:        []string{sourceACM},
 		AddrTimeout:     24 * time.Hour,
 		RouteTimeout:    Forever,
 		LoopbackProt:    true,
@@ -186,13 +189,38 @@ func Defaults(confDir, runDir string) *Settings {
 		MaxClients:      16384,
 		PollInterval:    time.Second,
 		origins:         map[string]Origin{},
-		sources:         []string{"acm"},
+		sources:         []string{sourceACM},
 	}
 }
 
 // Origin returns where the value of an option (by its name in the file) came
-// from.
-func (s *Settings) Origin(name string) Origin { return s.origins[strings.ToLower(name)] }
+// from; of "provider", which stands for all its lines, the first of them.
+func (s *Settings) Origin(name string) Origin {
+	if name = strings.ToLower(name); name != "provider" {
+		return s.origins[name]
+	}
+	first := s.origins[providerDefault]
+	for _, r := range s.Providers {
+		if first == (Origin{}) || r.Origin.Line < first.Line {
+			first = r.Origin
+		}
+	}
+	return first
+}
+
+// Keep takes the value of an option, and its origin, from other settings: what a
+// reload could not put into force.
+func (s *Settings) Keep(name string, from *Settings) error {
+	o := optionIndex[name]
+	if o == nil {
+		return fmt.Errorf("unknown option %q", name)
+	}
+	if err := o.set(s, o.get(from)); err != nil {
+		return fmt.Errorf("option %s: %w", name, err)
+	}
+	s.origins[name] = from.origins[name]
+	return nil
+}
 
 // SlogLevel maps log_level to the level from which messages are written.
 func (s *Settings) SlogLevel() slog.Level {

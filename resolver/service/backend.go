@@ -4,6 +4,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -92,8 +93,9 @@ func (d *Daemon) Reload() (warnings []string, err error) {
 		d.log.Error("reload: options stay as they were", "err", err)
 		return nil, err
 	}
+	was := d.settings.Load()
 	if err := d.logs.reopen(s.LogFile); err != nil {
-		warnings = append(warnings, fmt.Sprintf("log stays where it is: %v", err))
+		warnings = append(warnings, fmt.Sprintf("log stays where it is: %v", errors.Join(err, s.Keep("log_file", was))))
 	}
 	d.level.Set(s.SlogLevel())
 	for _, name := range config.Changed(d.first, s) {
@@ -101,14 +103,15 @@ func (d *Daemon) Reload() (warnings []string, err error) {
 			warnings = append(warnings, fmt.Sprintf("%s has changed (%v); it takes effect at the next start", name, s.Origin(name)))
 		}
 	}
-	d.settings.Store(s)
 	addrs, ps, err := d.readAddresses(s)
 	problems = append(problems, ps...)
 	if err != nil {
+		err = errors.Join(err, s.Keep("support_ips_in_addr_cfg", was))
 		warnings = append(warnings, fmt.Sprintf("names stay as they were: %v", err))
 	} else {
 		d.engine.SetAddresses(addrs)
 	}
+	d.settings.Store(s)
 	if ps, err = d.readPreload(d.engine.Endpoints()); err != nil {
 		warnings = append(warnings, fmt.Sprintf("what was preloaded stays as it was: %v", err))
 	}

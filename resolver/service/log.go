@@ -3,18 +3,25 @@
 package service
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"acmd/resolver/config"
+
+	"golang.org/x/sys/unix"
 )
 
 // logFile is the log's destination, which can be opened again under way (after a
 // rotation) without losing a line.
 type logFile struct {
-	mu   sync.Mutex
-	file *os.File
+	journal string // JOURNAL_STREAM: which file the service manager reads and stamps
+
+	mu      sync.Mutex
+	file    *os.File
+	stamped atomic.Bool // it is that one
 }
 
 // Write implements io.Writer; one call is one line.
@@ -34,6 +41,7 @@ func (l *logFile) reopen(path string) error {
 	l.mu.Lock()
 	old := l.file
 	l.file = f
+	l.stamped.Store(isStream(f, l.journal))
 	l.mu.Unlock()
 	if old != nil && old != os.Stdout && old != os.Stderr {
 		return old.Close()
@@ -50,21 +58,28 @@ func (l *logFile) Close() error {
 	return l.file.Close()
 }
 
+// isStream tells whether a file is the one that JOURNAL_STREAM names, by device and
+// inode: the variable is handed on to programs whose output goes elsewhere too
+// (systemd.exec(5)).
+func isStream(f *os.File, stream string) bool {
+	var st unix.Stat_t
+	return stream != "" && unix.Fstat(int(f.Fd()), &st) == nil && stream == fmt.Sprintf("%d:%d", st.Dev, st.Ino)
+}
+
 // openLog makes the daemon's logger. Lines are text; where the service manager
-// stamps them itself (JOURNAL_STREAM is set) they carry no time.
+// stamps them itself they carry no time.
 func (d *Daemon) openLog(s *config.Settings) error {
-	d.logs = &logFile{}
+	d.logs = &logFile{journal: d.opts.Getenv("JOURNAL_STREAM")}
 	if err := d.logs.reopen(s.LogFile); err != nil {
 		return err
 	}
 	d.onStop(d.logs.Close)
 	d.level.Set(s.SlogLevel())
 	opts := &slog.HandlerOptions{Level: &d.level}
-	stamped := d.opts.Getenv("JOURNAL_STREAM") != "" && (s.LogFile == "stdout" || s.LogFile == "stderr")
 	opts.ReplaceAttr = func(groups []string, a slog.Attr) slog.Attr {
 		switch {
 		case len(groups) > 0:
-		case a.Key == slog.TimeKey && stamped:
+		case a.Key == slog.TimeKey && d.logs.stamped.Load():
 			return slog.Attr{}
 		case a.Key == slog.LevelKey && a.Value.Any() == slog.Level(config.LevelTrace):
 			return slog.String(slog.LevelKey, "TRACE")

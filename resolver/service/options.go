@@ -74,7 +74,8 @@ var sources = []string{resolver.SourceACM, neigh.Name, preload.Name}
 func (o *Options) env(activated bool) config.Env {
 	return config.Env{
 		RunDir: o.RunDir, Sources: sources, Providers: []string{resolver.DefaultProviderName},
-		Systemd: o.Systemd, Activated: activated,
+		Systemd: o.Systemd, Activated: activated, Background: o.Getenv != nil && inBackground(o.Getenv),
+		NoKernel: !strings.HasPrefix(o.Fabric, "umad"), NoQueues: !strings.HasSuffix(o.Fabric, queuePairs),
 	}
 }
 

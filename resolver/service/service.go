@@ -213,6 +213,7 @@ func (d *Daemon) startDoors(s *config.Settings, passed []int) (err error) {
 		defer cancel()
 		return d.door.Drain(ctx)
 	})
+	d.startMetrics(s) // before the control socket, which tells its state
 	ctl, err := control.Listen(d.opts.RunDir, d, d.log)
 	if err != nil {
 		return err
@@ -222,7 +223,6 @@ func (d *Daemon) startDoors(s *config.Settings, passed []int) (err error) {
 	d.serveFastPath(ctl)
 	ctl.Handle("POST /v1/acquire", d.serveAcquire)
 	kernel := d.loadFastPath()
-	d.startMetrics(s)
 	d.startFastPath(kernel, d.dropCapabilities(kernel)) // all that takes a privilege is open by now
 	d.ports.lend(d.door)
 	d.door.Start()

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+
+package service
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"acmd/resolver/acmp"
+	"acmd/resolver/config"
+	"acmd/resolver/control"
+	"acmd/resolver/sa"
+
+	"golang.org/x/sys/unix"
+)
+
+// What config says that a value counts as is what the rooms make of it.
+func TestBounds(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		said, got int
+	}{
+		{"retries", config.MaxRetries, sa.MaxRetries}, {"sa_depth", config.MaxSAWindow, sa.MaxDepth},
+		{"resolve_depth", config.MaxResolveDepth, acmp.MaxDepth}, {"sa_max_rate", config.MaxSARate, sa.MaxRateLimit},
+		{"timeout", int(config.MinSATimeout), int(sa.MinGap)},
+	} {
+		if c.said != c.got {
+			t.Errorf("%s: %d, the room has %d", c.name, c.said, c.got)
+		}
+	}
+}
+
+// rewrite replaces the options file of a daemon that was started with embedded.
+func rewrite(t *testing.T, o Options, lines ...string) {
+	t.Helper()
+	if err := os.WriteFile(o.OptionsFile, []byte(strings.Join(append(lines, "bpf_dir none"), "\n")+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func reload(t *testing.T, d *Daemon) []string {
+	t.Helper()
+	warnings, err := d.Reload()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return warnings
+}
+
+// What a reload cannot put into force is not said to be.
+func TestReloadKeeps(t *testing.T) {
+	o := embedded(t)
+	if err := os.WriteFile(o.AddressFile, []byte("here fab0 1 default\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d, err := Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Stop()
+	log := filepath.Join(o.RunDir, "log")
+	at := slices.IndexFunc(d.Config(), func(s control.Setting) bool { return s.Name == "log_file" })
+	before := d.Config()[at]
+	rewrite(t, o, "log_file /nowhere/log", "support_ips_in_addr_cfg 1", "provider ibacmp 0x1")
+	if err := os.Remove(o.AddressFile); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(o.AddressFile, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	warnings := reload(t, d)
+	for _, want := range []string{"log stays where it is: ", "names stay as they were: ", fmt.Sprintf("provider has changed (%s:3)", o.OptionsFile)} {
+		if !slices.ContainsFunc(warnings, func(w string) bool { return strings.HasPrefix(w, want) }) {
+			t.Errorf("nobody said %q: %q", want, warnings)
+		}
+	}
+	for _, s := range d.Config() {
+		if s.Name == "log_file" && s != before || s.Name == "support_ips_in_addr_cfg" && s.Value != "0" {
+			t.Errorf("said to be in force: %+v", s)
+		}
+	}
+	if b, err := os.ReadFile(log); err != nil || !strings.Contains(string(b), "msg=reloaded") {
+		t.Errorf("the log does not go on: %v\n%s", err, b)
+	}
+}
+
+// Lines have no time where the journal reads them, and nowhere else: neither after a
+// reload that leads the log elsewhere, nor in a program that was only handed the
+// journal's variable.
+func TestJournalStamps(t *testing.T) {
+	for _, own := range []bool{true, false} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(int(w.Fd()), &st); err != nil {
+			t.Fatal(err)
+		}
+		stream := fmt.Sprintf("%d:%d", st.Dev, st.Ino)
+		if !own {
+			stream = fmt.Sprintf("%d:%d", st.Dev, st.Ino+1)
+		}
+		stderr := os.Stderr
+		os.Stderr = w
+		o := embedded(t)
+		rewrite(t, o, "log_file stderr")
+		o.Getenv = func(name string) string { return map[string]string{"JOURNAL_STREAM": stream}[name] }
+		d, err := Start(o)
+		if err != nil {
+			os.Stderr = stderr
+			t.Fatal(err)
+		}
+		log := filepath.Join(o.RunDir, "log")
+		rewrite(t, o, "log_file "+log)
+		reload(t, d)
+		err = d.Stop()
+		os.Stderr = stderr
+		w.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var said [4096]byte
+		n, _ := r.Read(said[:])
+		r.Close()
+		if first, _, _ := strings.Cut(string(said[:n]), "\n"); strings.HasPrefix(first, "time=") == own || !strings.Contains(first, "acmd starts") {
+			t.Errorf("journal %v: %q", own, first)
+		}
+		b, err := os.ReadFile(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(b)) {
+			if !regexp.MustCompile(`^time=\S+ level=`).MatchString(line) {
+				t.Errorf("journal %v, in a file of its own: %q", own, line)
+			}
+		}
+	}
+}
