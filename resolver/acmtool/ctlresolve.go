@@ -141,8 +141,8 @@ func (c *ctl) resolve(args []string) error {
 	failed := false
 	results := make([]pathResult, 0, len(r.destinations))
 	for i, dst := range r.destinations {
-		if c.ctx.Err() != nil {
-			return c.ctx.Err()
+		if err = c.ctx.Err(); err != nil {
+			break
 		}
 		res, broken := c.resolveOne(cl, r, dst)
 		failed = failed || res.failed()
@@ -156,16 +156,19 @@ func (c *ctl) resolve(args []string) error {
 		if broken && i+1 < len(r.destinations) {
 			// The connection is of no further use; the other destinations have
 			// a right to their own.
-			cl.Close()
-			if cl, svc, err = c.dial(); err != nil {
-				return err
+			var next *acmsock.Client
+			if next, svc, err = c.dial(); err != nil {
+				break
 			}
+			cl.Close()
+			cl = next
 		}
 	}
-	if c.json {
-		if err := c.writeJSON(results); err != nil {
-			return err
-		}
+	if c.json { // also what was there before a destination that there was no service for
+		err = errors.Join(err, c.writeJSON(results))
+	}
+	if err != nil {
+		return err
 	}
 	if failed {
 		return errFailed

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -283,6 +285,34 @@ func TestSilentService(t *testing.T) {
 		code := Main(t.Context(), &Env{Stdout: &out, Stderr: &out}, append([]string{"acmctl", "-S", sock, "--timeout", "50ms"}, verb...))
 		if code != ExitFailed || !strings.Contains(out.String(), "no answer within 50ms") {
 			t.Errorf("%q: exit code %d, %s", verb, code, out.String())
+		}
+	}
+}
+
+// A service that goes away between two destinations: what the first came to is told.
+func TestServiceGoesAway(t *testing.T) {
+	for _, flags := range [][]string{nil, {"--json"}} {
+		sock := filepath.Join(t.TempDir(), "sock")
+		l, err := net.Listen("unix", sock)
+		if err != nil {
+			t.Fatal(err)
+		}
+		served := make(chan error, 1)
+		go func() {
+			c, err := l.Accept()
+			if err == nil {
+				_, err = io.ReadFull(c, make([]byte, 16))
+			}
+			served <- errors.Join(err, l.Close(), c.Close())
+		}()
+		var out, errs bytes.Buffer
+		args := slices.Concat([]string{"acmctl", "-S", sock}, flags, []string{"resolve", "lid:5", "lid:6"})
+		code := Main(t.Context(), &Env{Stdout: &out, Stderr: &errs}, args)
+		if err := <-served; err != nil {
+			t.Fatal(err)
+		}
+		if code != ExitUnreachable || !strings.Contains(out.String(), "lid:5") || !strings.Contains(errs.String(), "no service at ") {
+			t.Errorf("%q: exit code %d, %s%s", flags, code, out.String(), errs.String())
 		}
 	}
 }

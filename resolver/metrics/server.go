@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -115,8 +116,14 @@ func vacate(path string) error {
 	case st.Mode()&fs.ModeSocket == 0:
 		return fmt.Errorf("%s is in the way, it is no socket", path)
 	}
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+	c, err := net.DialTimeout("unix", path, time.Second)
+	switch {
+	case err == nil:
 		return errors.Join(fmt.Errorf("%s is served by another process", path), c.Close())
+	case errors.Is(err, syscall.EAGAIN): // it listens, and its backlog is full
+		return fmt.Errorf("%s is served by another process", path)
+	case !errors.Is(err, syscall.ECONNREFUSED):
+		return err
 	}
 	return os.Remove(path)
 }

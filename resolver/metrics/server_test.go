@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"acmd/mad/madtest"
+
+	"golang.org/x/sys/unix"
 )
 
 func listen(t *testing.T, addr string) *Server {
@@ -136,6 +139,47 @@ func TestUnixPath(t *testing.T) {
 	}
 	if _, err := os.Lstat(stale); !os.IsNotExist(err) {
 		t.Errorf("after Close: %v", err)
+	}
+}
+
+// Whoever is too busy to take another connection has the path all the same, and so
+// has a socket of another kind.
+func TestUnixPathBusy(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "socket")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	sa := &unix.SockaddrUnix{Name: path}
+	if err := errors.Join(unix.Bind(fd, sa), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for err = nil; err == nil; { // until the backlog is full
+		c, serr := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		if serr != nil {
+			t.Fatal(serr)
+		}
+		defer unix.Close(c)
+		err = unix.Connect(c, sa)
+	}
+	if err != unix.EAGAIN {
+		t.Fatal(err)
+	}
+	datagrams := filepath.Join(t.TempDir(), "datagrams")
+	ln, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: datagrams, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	for _, path := range []string{path, datagrams} {
+		if s, err := Listen(path, fixed{}, slog.New(slog.DiscardHandler)); err == nil {
+			s.Close()
+			t.Errorf("%s was taken", path)
+		}
+		if _, err := os.Lstat(path); err != nil {
+			t.Errorf("its socket is gone: %v", err)
+		}
 	}
 }
 

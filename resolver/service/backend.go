@@ -187,7 +187,7 @@ func (d *Daemon) State() any {
 		"host":      d.hostState(),
 		"fast_path": d.fastPathState(),
 		"neigh":     d.neighState(),
-		"metrics":   d.metrics.state(),
+		"metrics":   d.metrics.Load().state(),
 		"trace":     d.trace.state(),
 		"counters":  d.countersState(),
 

@@ -9,7 +9,7 @@ import (
 
 // metricsDoor is the door for Prometheus as `acmctl state` shows it.
 type metricsDoor struct {
-	address string // "": off or not to be had
+	address string // "": not to be had
 	err     error  // why it is not to be had
 }
 
@@ -22,22 +22,22 @@ func (d *Daemon) startMetrics(s *config.Settings) {
 	}
 	server, err := metrics.Listen(s.MetricsAddr, metricsSource{d}, d.log)
 	if err != nil {
-		d.metrics.err = err
+		d.metrics.Store(&metricsDoor{err: err})
 		d.log.Error("no metrics", "err", err)
 		return
 	}
 	d.onStop(server.Close)
-	d.metrics.address = server.Addr().String()
-	d.log.Info("serving metrics", "network", server.Addr().Network(), "address", d.metrics.address)
+	at := server.Addr()
+	d.metrics.Store(&metricsDoor{address: at.String()})
+	d.log.Info("serving metrics", "network", at.Network(), "address", at.String())
 }
 
 func (m *metricsDoor) state() map[string]string {
-	state := map[string]string{"address": "off"}
-	if m.address != "" {
-		state["address"] = m.address
+	switch {
+	case m == nil:
+		return map[string]string{"address": "off"}
+	case m.err != nil:
+		return map[string]string{"address": "off", "error": m.err.Error()}
 	}
-	if m.err != nil {
-		state["error"] = m.err.Error()
-	}
-	return state
+	return map[string]string{"address": m.address}
 }

@@ -64,7 +64,7 @@ func startEmbedded(t testing.TB, address string, opts ...string) (d *Daemon, f *
 func scrape(t testing.TB, d *Daemon) string {
 	t.Helper()
 	c := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := c.Get("http://" + d.metrics.address + "/metrics")
+	resp, err := c.Get("http://" + d.metrics.Load().address + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,11 +188,11 @@ func BenchmarkScrape(b *testing.B) {
 // metrics and nothing else.
 func TestMetricsAddress(t *testing.T) {
 	d, _ := startEmbedded(t, "")
-	if st := d.metrics.state(); st["address"] != "off" || len(st) != 1 {
+	if st := d.metrics.Load().state(); st["address"] != "off" || len(st) != 1 {
 		t.Error(st)
 	}
 	d, _ = startEmbedded(t, "off", "metrics_addr 127.0.0.1:0")
-	if st := d.metrics.state(); st["address"] != "off" {
+	if st := d.metrics.Load().state(); st["address"] != "off" {
 		t.Error(st)
 	}
 	if w, err := d.Reload(); err != nil || len(w) != 0 {
@@ -204,7 +204,7 @@ func TestMetricsAddress(t *testing.T) {
 	}
 	defer ln.Close()
 	d, _ = startEmbedded(t, "", "metrics_addr "+ln.Addr().String())
-	if st := d.metrics.state(); !strings.Contains(st["error"], "address already in use") {
+	if st := d.metrics.Load().state(); !strings.Contains(st["error"], "address already in use") {
 		t.Error(st)
 	}
 	dial := acmsock.Dialer{RunDir: d.opts.RunDir}

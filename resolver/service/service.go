@@ -56,9 +56,9 @@ type Daemon struct {
 	preload *preload.Source
 	engine  *resolver.Engine
 	door    *acmsock.Server
-	fast    *fastpath.Service // nil: off
-	metrics metricsDoor
-	kernel  *kernelDoor // nil: not on this fabric
+	fast    *fastpath.Service           // nil: off
+	metrics atomic.Pointer[metricsDoor] // nil: off; the control socket may ask for its state before it is set
+	kernel  *kernelDoor                 // nil: not on this fabric
 	trace   fabricTrace
 	caps    capabilities
 
@@ -213,7 +213,6 @@ func (d *Daemon) startDoors(s *config.Settings, passed []int) (err error) {
 		defer cancel()
 		return d.door.Drain(ctx)
 	})
-	d.startMetrics(s) // before the control socket, which tells its state
 	ctl, err := control.Listen(d.opts.RunDir, d, d.log)
 	if err != nil {
 		return err
@@ -223,6 +222,7 @@ func (d *Daemon) startDoors(s *config.Settings, passed []int) (err error) {
 	d.serveFastPath(ctl)
 	ctl.Handle("POST /v1/acquire", d.serveAcquire)
 	kernel := d.loadFastPath()
+	d.startMetrics(s)
 	d.startFastPath(kernel, d.dropCapabilities(kernel)) // all that takes a privilege is open by now
 	d.ports.lend(d.door)
 	d.door.Start()
