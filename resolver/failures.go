@@ -76,10 +76,13 @@ func (l *failureLog) count(k failureKind, f *Failure) (say bool, missed int) {
 	l.n++
 	c := l.kinds[k]
 	if c == nil {
+		c = &failureCount{}
+		if len(l.kinds) >= failureKinds {
+			c.since = l.forgetKinds(f.Time)
+		}
 		if len(l.kinds) >= failureKinds {
 			return false, 0
 		}
-		c = &failureCount{}
 		l.kinds[k] = c
 	} else if f.Time.Sub(c.said) < failureSilence {
 		c.since++
@@ -87,6 +90,18 @@ func (l *failureLog) count(k failureKind, f *Failure) (say bool, missed int) {
 	}
 	missed, c.since, c.said = c.since, 0, f.Time
 	return true, missed
+}
+
+// forgetKinds makes room of kinds that would be said now, and returns how many
+// failures of them were not said.
+func (l *failureLog) forgetKinds(now time.Time) (unsaid int) {
+	for k, c := range l.kinds {
+		if now.Sub(c.said) >= failureSilence {
+			unsaid += c.since
+			delete(l.kinds, k)
+		}
+	}
+	return unsaid
 }
 
 // Failures lists the last failed lookups, the newest first.

@@ -55,6 +55,32 @@ func TestFailuresAreCountedNotRepeated(t *testing.T) {
 	})
 }
 
+// A new kind of failure is said though many others were, long ago; what those had not
+// said yet is counted with it.
+func TestNewKindsAreSaid(t *testing.T) {
+	var l failureLog
+	l.init(nil)
+	begin := time.Now()
+	count := func(slot int, after time.Duration) (bool, int) {
+		return l.count(failureKind{slot: uint16(slot)}, &Failure{Time: begin.Add(after)})
+	}
+	for i := range failureKinds {
+		if say, _ := count(i, 0); !say {
+			t.Fatalf("kind %d was not said", i)
+		}
+	}
+	count(0, time.Second) // a second one, not said
+	if say, _ := count(failureKinds, time.Second); say {
+		t.Error("more kinds said at once than there may be")
+	}
+	if say, missed := count(failureKinds, failureSilence); !say || missed != 1 {
+		t.Errorf("a minute later: said %v, %d before it not", say, missed)
+	}
+	if len(l.kinds) > failureKinds {
+		t.Errorf("%d kinds kept", len(l.kinds))
+	}
+}
+
 func TestAddrString(t *testing.T) {
 	for _, tc := range []struct {
 		a    Addr
