@@ -94,7 +94,7 @@ type Stats struct {
 	RouteAsks      uint64 `json:"route_asks"`   // path queries for addresses; Shared ones joined another's
 	RouteShared    uint64 `json:"route_shared"`
 	Refreshes      uint64 `json:"refreshes"`       // lookups behind a hit
-	RefreshDropped uint64 `json:"refresh_dropped"` // due, but over the rate; a later hit tries again
+	RefreshDropped uint64 `json:"refresh_dropped"` // due and in turn, but there was no room; a later hit tries again
 	Negative       uint64 `json:"negative"`        // failures remembered
 	SourceAsks     uint64 `json:"source_asks"`     // questions to the host's routing
 	Notices        uint64 `json:"notices"`         // told by the SM

@@ -90,8 +90,13 @@ func (e *Engine) startRefresh(q *Query) {
 	e.ask(f, &f.try, &tg)
 	ft := &e.flights
 	ft.mu.Lock()
-	if ft.closed || ft.m[f.key] != nil || ft.inFlight >= e.cfg.MaxFlights {
+	switch {
+	case ft.closed || ft.m[f.key] != nil:
 		ft.mu.Unlock()
+		return
+	case ft.inFlight >= e.cfg.MaxFlights:
+		ft.mu.Unlock()
+		e.stats.refreshDropped.Add(1)
 		return
 	}
 	ft.file(f)

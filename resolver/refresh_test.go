@@ -86,6 +86,28 @@ func TestRefreshFails(t *testing.T) {
 	})
 }
 
+// A refresh that finds no room is counted, and a later hit tries again.
+func TestRefreshDropped(t *testing.T) {
+	bubble(t, func(_ *lab, c *Config) { c.MaxFlights = 1 }, func(t *testing.T, l *lab) {
+		q, unknown := byIP("10.0.0.1", "10.0.0.9"), byIP("10.0.0.1", "10.9.0.1")
+		l.knows(q.Dst, 9)
+		l.want(q, StatusSuccess)
+		time.Sleep(16 * time.Minute)
+		l.e.Resolve(&unknown, 1, newInbox()) // for as long as its addresses are asked for
+		l.want(q, StatusSuccess)
+		time.Sleep(time.Millisecond)
+		if st := l.e.Stats(); st.RefreshDropped != 1 || st.Refreshes != 0 {
+			t.Errorf("%d refreshes, %d dropped", st.Refreshes, st.RefreshDropped)
+		}
+		time.Sleep(time.Minute)
+		l.want(q, StatusSuccess)
+		time.Sleep(time.Millisecond)
+		if st := l.e.Stats(); st.RefreshDropped != 1 || st.Refreshes != 1 {
+			t.Errorf("later %d refreshes, %d dropped", st.Refreshes, st.RefreshDropped)
+		}
+	})
+}
+
 // field case 8 (a): with a route lifetime of a minute the ask at 61 s goes to the
 // SA. Before that hits refresh it.
 func TestRouteLifetime(t *testing.T) {

@@ -45,7 +45,7 @@ var engineMetrics = []family[resolver.Stats]{
 	counter("sa_route_questions_total", "Questions for a path to a known address.", func(s *resolver.Stats) uint64 { return s.RouteAsks }),
 	counter("sa_coalesced_total", "Questions for a path that joined the query of another.", func(s *resolver.Stats) uint64 { return s.RouteShared }),
 	counter("cache_refreshes_total", "Lookups behind a hit.", func(s *resolver.Stats) uint64 { return s.Refreshes }),
-	counter("cache_refreshes_dropped_total", "Lookups behind a hit that were due but over the rate.", func(s *resolver.Stats) uint64 { return s.RefreshDropped }),
+	counter("cache_refreshes_dropped_total", "Lookups behind a hit that were due but found no room.", func(s *resolver.Stats) uint64 { return s.RefreshDropped }),
 	counter("cache_negative_total", "Failures remembered.", func(s *resolver.Stats) uint64 { return s.Negative }),
 	counter("notices_total", "Notices of the SM about ports, groups and routes.", func(s *resolver.Stats) uint64 { return s.Notices }),
 	counter("notice_drops_total", "Paths dropped because of them.", func(s *resolver.Stats) uint64 { return s.NoticeDrops }),
