@@ -110,9 +110,6 @@ func (e *Engine) Close() {
 // read too.
 func (e *Engine) Now() int64 { return e.base + int64(time.Since(e.start)) }
 
-// timeOf turns an instant of Now into a time for those who take deadlines.
-func (e *Engine) timeOf(now int64) time.Time { return e.start.Add(time.Duration(now - e.base)) }
-
 func monotonic() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {

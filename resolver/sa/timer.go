@@ -14,9 +14,6 @@ type Timer struct {
 	owner *flight
 }
 
-// Running reports whether the timer will fire.
-func (t *Timer) Running() bool { return t.pos != 0 }
-
 // Start arms t to fire after d, in place of any earlier time. Owner goroutine
 // only.
 func (c *Client) Start(t *Timer, d time.Duration) { c.timers.set(t, c.clock()+int64(d)) }
