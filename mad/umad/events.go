@@ -72,12 +72,14 @@ func (w *watcher) close() {
 	}
 	w.mu.Lock()
 	w.closed = true
-	for _, d := range w.devices {
+	devices := w.devices
+	w.devices = nil // ours: whoever is in drop or ended finds nothing to close
+	w.mu.Unlock()
+	for _, d := range devices {
 		if d.async != nil {
 			d.async.close()
 		}
 	}
-	w.mu.Unlock()
 	w.done.Wait()
 	close(w.out)
 }

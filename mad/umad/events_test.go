@@ -218,3 +218,29 @@ func TestReadAsync(t *testing.T) {
 		t.Errorf("%+v and %d more", ev, len(w.out))
 	}
 }
+
+// A uevent that is handled while everything ends closes nothing again: the number of
+// the context is somebody else's by then.
+func TestDropAfterClose(t *testing.T) {
+	madtest.CheckLeaks(t)
+	r, wr, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer wr.Close()
+	context, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &watcher{out: make(chan transport.Event, 4), scan: make(chan struct{}, 1), stop: make(chan struct{}), devices: map[string]*watched{}}
+	w.add("sib1", &async{"sib1", context, r}, nil)
+	w.close()
+	if err := unix.Dup3(int(wr.Fd()), context, unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(context)
+	w.drop("sib1")
+	if _, err := unix.FcntlInt(uintptr(context), unix.F_GETFD, 0); err != nil {
+		t.Errorf("somebody else's descriptor: %v", err)
+	}
+}
