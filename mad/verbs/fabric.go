@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"sync/atomic"
 
 	"acmd/mad"
 	"acmd/mad/transport"
@@ -24,16 +23,19 @@ type Fabric struct {
 	cfg   Config
 
 	events chan transport.Event
-	lost   atomic.Uint64  // events that found the queue full
 	emit   sync.WaitGroup // those who write to events
 
 	mu     sync.Mutex
 	closed bool
 	ports  map[*Port]struct{}
 	told   map[string]string // device: the last reason it has no queue pair for
+	lost   map[string]uint64 // device: events that found the queue full
 }
 
-var _ transport.Fabric = (*Fabric)(nil)
+var (
+	_ transport.Fabric  = (*Fabric)(nil)
+	_ transport.Watcher = (*Fabric)(nil)
+)
 
 // Wrap gives the ports of inner queue pairs. Devices are found by name. The result
 // owns inner and closes it.
@@ -41,7 +43,7 @@ func Wrap(inner transport.Fabric, cfg Config) (transport.Fabric, error) {
 	cfg.normalize()
 	f := &Fabric{
 		inner: inner, cfg: cfg, events: make(chan transport.Event, eventQueue),
-		ports: map[*Port]struct{}{}, told: map[string]string{},
+		ports: map[*Port]struct{}{}, told: map[string]string{}, lost: map[string]uint64{},
 	}
 	if in := inner.Events(); in != nil {
 		f.emit.Go(func() {
@@ -72,8 +74,24 @@ func (f *Fabric) tell(e transport.Event) {
 	select {
 	case f.events <- e:
 	default: // whoever reads what is queued looks again anyway
-		f.lost.Add(1)
+		f.lost[e.Device]++
 	}
+}
+
+// EventSources implements [transport.Watcher] with what the wrapped transport says;
+// what found our own queue full is lost as well.
+func (f *Fabric) EventSources() []transport.EventSource {
+	w, ok := f.inner.(transport.Watcher)
+	if !ok {
+		return nil
+	}
+	list := w.EventSources()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range list {
+		list[i].Lost += f.lost[list[i].Device]
+	}
+	return list
 }
 
 // Open implements [transport.Fabric]. A port that cannot have a queue pair is the

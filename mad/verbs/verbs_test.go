@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -450,4 +451,53 @@ func pathQuery(s *ring.Slot, info *transport.PortInfo, tid mad.TID) {
 	s.MAD().SetTID(tid)
 	sa.Path(s.MAD()).SetSLID(info.LID)
 	sa.Path(s.MAD()).SetDLID(info.LID)
+}
+
+// watched is a transport that says how it learns what happens.
+type watched struct {
+	transport.Fabric
+	sources []transport.EventSource
+}
+
+func (w watched) EventSources() []transport.EventSource { return slices.Clone(w.sources) }
+
+// The engine polls devices that nobody tells it of: what the wrapped transport watches
+// must show, and what was lost on either way.
+func TestEventSources(t *testing.T) {
+	madtest.CheckLeaks(t)
+	inner, err := fabric.New(testFabric)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources := []transport.EventSource{
+		{Device: fabric.DeviceName, Source: "uverbs", Events: 70, Lost: 2}, {Device: "other", Source: transport.SourcePoll, Reason: "no uverbs"},
+	}
+	w, err := Wrap(watched{inner, sources}, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range eventQueue + 3 {
+		w.(*Fabric).tell(transport.Event{Type: transport.EventGIDChange, Device: fabric.DeviceName, Port: 1})
+	}
+	want := slices.Clone(sources)
+	want[0].Lost += 3
+	if got := w.(transport.Watcher).EventSources(); !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+	plain, err := fabric.New(testFabric)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w, err = Wrap(plain, Config{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.(transport.Watcher).EventSources(); got != nil {
+		t.Errorf("of a transport that says nothing: %+v", got)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
 }
