@@ -316,6 +316,17 @@ func (f *Fabric) open() (*Port, error) {
 		}
 		return nil, err
 	}
+	p, err := f.makePort()
+	if err != nil {
+		f.dropLink() // nobody would read what is sent to it
+		return nil, fmt.Errorf("ibsim: %w", err)
+	}
+	f.port = p
+	return p, nil
+}
+
+// makePort makes the port of the link.
+func (f *Fabric) makePort() (*Port, error) {
 	r, err := ring.New(f.cfg.Slots, f.cfg.Poison)
 	if err != nil {
 		return nil, err
@@ -325,7 +336,6 @@ func (f *Fabric) open() (*Port, error) {
 		r.Retire()
 		return nil, err
 	}
-	f.port = p
 	return p, nil
 }
 

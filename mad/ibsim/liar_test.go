@@ -195,6 +195,45 @@ func (l *liar) opened(t *testing.T) (*Fabric, transport.Port) {
 	return f, p
 }
 
+// What Open cannot make a port of does not stay attached in the port's role: nobody
+// would read what the simulator sends there, and it stops for such a client.
+func TestOpenFails(t *testing.T) {
+	madtest.CheckLeaks(t)
+	var connects, disconnects atomic.Int32
+	l := startLiar(t, func(typ controlType, good []byte) [][]byte {
+		switch typ {
+		case ctlConnect:
+			connects.Add(1)
+		case ctlDisconnect:
+			disconnects.Add(1)
+		}
+		return [][]byte{good}
+	})
+	cfg := l.config()
+	cfg.ISSM = true
+	f, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	f.cfg.Slots = 1 << 17 // more than a ring has
+	if p, err := f.Open(deviceName, portNumber); err == nil {
+		p.Close()
+		t.Fatal("opened")
+	}
+	if c, d := connects.Load(), disconnects.Load(); c != d {
+		t.Errorf("%d clients connected, %d disconnected", c, d)
+	}
+	f.cfg.Slots = 8
+	p, err := f.Open(deviceName, portNumber)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func packetOf(tid uint64) []byte {
 	b := make([]byte, packetSize)
 	binary.BigEndian.PutUint16(b[4:], 1)
