@@ -35,6 +35,10 @@ func sweep(root string, log *slog.Logger) {
 // orphan removes a pin directory if nobody has it and its run directory, which is
 // returned, is gone.
 func orphan(dir string) (runDir string, err error) {
+	// Looked at before it is locked: a daemon that starts must not find its lock taken.
+	if goneRunDir(dir) == "" {
+		return "", nil
+	}
 	lock, err := os.Open(dir)
 	if err != nil {
 		return "", nil // went meanwhile, or is another user's
@@ -43,17 +47,7 @@ func orphan(dir string) (runDir string, err error) {
 	if takeLock(lock) != nil {
 		return "", nil
 	}
-	meta, err := ebpf.LoadPinnedMap(filepath.Join(dir, acmMapAcmMeta), &ebpf.LoadPinOptions{ReadOnly: true})
-	if err != nil {
-		return "", nil // not complete: its daemon replaces it
-	}
-	defer meta.Close()
-	var h header
-	if meta.Lookup(uint32(0), &h) != nil || h.Magic != magic {
-		return "", nil
-	}
-	runDir = cString(h.RunDir[:])
-	if _, err := os.Stat(runDir); runDir == "" || !errors.Is(err, fs.ErrNotExist) {
+	if runDir = goneRunDir(dir); runDir == "" {
 		return "", nil
 	}
 	for _, p := range new(acmMaps).pins() {
@@ -62,4 +56,23 @@ func orphan(dir string) (runDir string, err error) {
 		}
 	}
 	return runDir, os.Remove(dir)
+}
+
+// goneRunDir returns the run directory that pins belong to if there is none any more,
+// else "": also for pins that are not complete, which their daemon replaces.
+func goneRunDir(dir string) string {
+	meta, err := ebpf.LoadPinnedMap(filepath.Join(dir, acmMapAcmMeta), &ebpf.LoadPinOptions{ReadOnly: true})
+	if err != nil {
+		return ""
+	}
+	defer meta.Close()
+	var h header
+	if meta.Lookup(uint32(0), &h) != nil || h.Magic != magic {
+		return ""
+	}
+	runDir := cString(h.RunDir[:])
+	if _, err := os.Stat(runDir); runDir == "" || !errors.Is(err, fs.ErrNotExist) {
+		return ""
+	}
+	return runDir
 }
