@@ -128,8 +128,8 @@ struct acm_hist {
 };
 
 /*
- * A slow request. Its writer clears end, then writes from front to back; a reader copies from front to back and
- * throws away what has seq != end.
+ * A slow request. Its writer clears end, then writes what lies between, then seq, then end; a reader copies from front
+ * to back and throws away what has seq != end.
  */
 struct acm_slow {
 	__u64 seq;  /* number of the record, from 1; 0: none */
@@ -138,7 +138,7 @@ struct acm_slow {
 	__u32 ep;   /* row of acm_ep */
 	__u8 lat;   /* enum acm_lat_class */
 	__u8 status;
-	__u8 kind;  /* of key: 1 name, 2 IPv4, 3 IPv6, 4 GID, 5 LID, 0x10 path record */
+	__u8 kind;  /* of key: 1 name, 2 IPv4, 3 IPv6, 4 GID, 5 LID, 6 path record */
 	__u8 len;   /* of key */
 	__u8 key[64];
 	__u64 pad[3];
@@ -152,7 +152,7 @@ struct acm_kwords {
 /* Key of acm_src, with ep 0, and of acm_paths. No holes: it is hashed as it is. */
 struct acm_key {
 	__u16 ep;     /* the engine's slot of the source; 0xffff: none named, and path requests */
-	__u8 kind;    /* as in struct acm_slow */
+	__u8 kind;    /* as in the message: 1 name, 2 IPv4, 3 IPv6, 0x10 path record */
 	__u8 zero0;
 	__u32 zero1;
 	__u64 addr[8]; /* bytes of the address, names in lower case, zero to the end; or the path record as asked */
@@ -179,8 +179,8 @@ struct acm_use {
 
 /* What the daemon has done for the connection of a client port. Written by the loop that owns the connection. */
 struct acm_conn {
-	__u64 answered; /* bytes of requests taken out of TCP whose reply was written */
-	__u64 replied;  /* bytes of replies written */
+	__u64 answered; /* bytes of requests taken out of TCP and answered; told before the replies are written */
+	__u64 replied;  /* bytes of these replies */
 	__u64 held;     /* 1 while the daemon has a connection of this port */
 	__u64 sent;     /* bytes that the client had put into TCP when its socket was last looked for; ACM_SENT_BUSY */
 };

@@ -35,8 +35,8 @@ type Caller struct {
 	PID     uint32 // in the initial namespace
 	Command string
 	Calls   uint64
-	Failed  uint64        // with a result other than 0
-	Slowest time.Duration //
+	Failed  uint64 // with a result other than 0
+	Slowest time.Duration
 	Latency Histogram
 }
 

@@ -58,7 +58,7 @@ type SlowRequest struct {
 	Class    Latency       `json:"class"`
 	Status   uint8         `json:"status"`
 	// Kind says what Key is: 1 name, 2 IPv4, 3 IPv6, 4 GID, 5 LID (big endian),
-	// 0x10 path record.
+	// 6 path record.
 	Kind uint8  `json:"kind"`
 	Key  []byte `json:"key"` // at most 64 bytes
 }
