@@ -194,7 +194,7 @@ func TestNegative(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, l *lab) {
 		q := byGID(gidOf(77))
 		a := l.want(q, StatusNoData)
-		if a.Err.Error() != "route step: SA: status 0x0300" {
+		if a.Err.Error() != "route step: SA: status 0x0300 (no records)" {
 			t.Errorf("error %q", a.Err)
 		}
 		if a = l.want(q, StatusNoData); a.Err != errRemembered[StepRoute] || l.sa.count() != 1 {

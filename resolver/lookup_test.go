@@ -407,7 +407,7 @@ func TestSAFailures(t *testing.T) {
 		text string
 	}{
 		{SAResult{Status: 0x0300, Valid: true, Err: errors.New("SA: no records")}, StatusNoData, "route step: SA: no records"},
-		{SAResult{Status: 0x0001, Valid: true}, StatusTimedOut, "route step: SA: status 0x0001"},
+		{SAResult{Status: 0x0001, Valid: true}, StatusTimedOut, "route step: SA: status 0x0001 (busy)"},
 		{SAResult{Err: fmt.Errorf("SA did not answer: %w", ErrTimeout)}, StatusTimedOut, "route step: SA did not answer: no answer"},
 		{SAResult{Err: fmt.Errorf("no SM: %w", ErrDown)}, StatusNotConn, "route step: no SM: not connected"},
 	} {

@@ -78,7 +78,7 @@ func saFailure(r *SAResult) (Status, error) {
 	if r.Status != 0 {
 		err := r.Err
 		if err == nil {
-			err = fmt.Errorf("SA: status 0x%04x", uint16(r.Status))
+			err = fmt.Errorf("SA: status 0x%04x (%s)", uint16(r.Status), sa.StatusText(r.Status))
 		}
 		return statusOf(r.Status), err
 	}

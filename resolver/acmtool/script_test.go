@@ -57,7 +57,7 @@ func (ctlBackend) Config() []control.Setting {
 }
 func (ctlBackend) State() any {
 	return map[string]any{"entries": 3, "ports": []string{"mlx5_0/1"}, "failures": []map[string]any{
-		{"dst": "lid:11", "reason": "route step: SA: status 0x0300"}, {"dst": "lid:11", "reason": "an older one"},
+		{"dst": "lid:11", "reason": "route step: SA: status 0x0300 (no records)"}, {"dst": "lid:11", "reason": "an older one"},
 	}}
 }
 

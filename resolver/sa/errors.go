@@ -36,7 +36,7 @@ type StatusError struct{ Status mad.Status }
 // Error names the status; the low byte wins, as it says that the class was not
 // reached at all.
 func (e *StatusError) Error() string {
-	return fmt.Sprintf("SA answered status 0x%04x (%s)", uint16(e.Status), statusText(e.Status))
+	return fmt.Sprintf("SA answered status 0x%04x (%s)", uint16(e.Status), madsa.StatusText(e.Status))
 }
 
 // Is makes errors.Is work for the two statuses that callers branch on.
@@ -54,38 +54,4 @@ func (e *StatusError) Is(target error) bool {
 // byte means nothing.
 func isNoRecords(s mad.Status) bool {
 	return uint8(s) == 0 && s.Class() == madsa.StatusNoRecords
-}
-
-var classStatus = [...]string{
-	madsa.StatusNoResources:            "no resources",
-	madsa.StatusRequestInvalid:         "request invalid",
-	madsa.StatusNoRecords:              "no records",
-	madsa.StatusTooManyRecords:         "too many records",
-	madsa.StatusInvalidGID:             "invalid GID",
-	madsa.StatusInsufficientComponents: "insufficient components",
-	madsa.StatusDenied:                 "denied",
-	madsa.StatusPriority:               "priority suggested",
-}
-
-func statusText(s mad.Status) string {
-	switch {
-	case s&mad.StatusBusy != 0:
-		return "busy"
-	case s&mad.StatusRedirect != 0:
-		return "redirected to another port, which is not supported"
-	}
-	switch s.InvalidField() {
-	case 1:
-		return "class version not supported"
-	case 2:
-		return "method not supported"
-	case 3:
-		return "method and attribute not supported"
-	case 7:
-		return "invalid field"
-	}
-	if c := int(s.Class()); uint8(s) == 0 && c < len(classStatus) && classStatus[c] != "" {
-		return classStatus[c]
-	}
-	return "unknown"
 }
