@@ -21,12 +21,12 @@
 //	gobench        the Go benchmarks of the codecs, the engine, the fabric and the cache
 //	machine        processor, kernel and versions, for the head of a report
 //
-// The contestants of a comparison take turns, A B C A B C, at least five times;
-// medians and ratios of medians are printed as Markdown tables. Absolute figures
-// of a shared machine say little, ratios of one run hold. The load comes from
-// acmload, a process of its own, which checks every answer: status, transaction
-// ID, length, DGID and DLID. A wrong one makes compare exit with status 1; a mark
-// that is missed is only reported, unless -strict is given.
+// The contestants of a comparison take turns, A B C A B C, five times if -rounds
+// says nothing else; medians and ratios of medians are printed as Markdown tables.
+// Absolute figures of a shared machine say little, ratios of one run hold. The load
+// comes from acmload, a process of its own, which checks every answer: status,
+// transaction ID, length, DGID and DLID. A wrong one makes compare exit with status
+// 1; a mark that is missed is only reported, unless -strict is given.
 //
 // Servers are charged with the processor time of all their threads, from
 // /proc/PID/task/*/schedstat. ibsim, OpenSM and ibacm are started by package

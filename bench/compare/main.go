@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// comparisons in the order in which "all" runs them.
+// comparisons in the order of doc.go; run.sh runs all of them.
 var comparisons = []struct {
 	name string
 	run  func(*bench)
