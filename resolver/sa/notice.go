@@ -110,9 +110,11 @@ func (c *Client) renew(lost bool) {
 	c.timers.set(&n.timer, c.now+wait)
 }
 
-// unheld notes that the SM may have forgotten the subscription at that time.
+// unheld notes that the SM may have forgotten the subscription at that time. Nobody
+// then tells of ports that come back.
 func (c *Client) unheld(since int64) {
 	n := &c.notices
+	clear(n.gone)
 	if !n.held {
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -411,9 +412,6 @@ func TestReportFlood(t *testing.T) {
 		if got := l.state(); got != "true 1h0m0s" {
 			t.Errorf("state %q", got)
 		}
-		if len(c.notices.gone) > maxGone {
-			t.Errorf("%d GIDs remembered", len(c.notices.gone))
-		}
 		time.Sleep(2 * time.Second)
 		p.deliver(0, report(1, mad.QP1, 64, gid(5)))
 		time.Sleep(time.Millisecond)
@@ -450,6 +448,74 @@ func TestGoneIsBelieved(t *testing.T) {
 			t.Errorf("back: %v", back)
 		}
 	})
+}
+
+// Ports that go are remembered up to a bound.
+func TestGoneIsBounded(t *testing.T) {
+	onReports(t, accept, func(t *testing.T, p *scriptPort, c *Client, _ *listener, _ *bytes.Buffer) {
+		for second := range 2 {
+			time.Sleep(3 * time.Second)
+			for i := range maxReports {
+				p.deliver(0, report(1, mad.QP1, 65, gid(1000+second*maxReports+i)))
+			}
+		}
+		time.Sleep(time.Millisecond)
+		gone := make(chan int, 1)
+		if err := c.Post(func() { gone <- len(c.notices.gone) }); err != nil {
+			t.Fatal(err)
+		}
+		if n := <-gone; n == 0 || n > maxGone {
+			t.Errorf("%d ports remembered", n)
+		}
+	})
+}
+
+// A port is out of service until it is told to be back, the SA has a path to it, or
+// the notice of its return may have been missed.
+func TestGoneNoMore(t *testing.T) {
+	var found atomic.Bool
+	script := func(p *scriptPort, s *sent) error {
+		if s.mad.AttrID() == madsa.AttrPathRecord && !found.Load() {
+			p.answer(s, time.Millisecond, status(s, 0x0300))
+			return nil
+		}
+		return accept(p, s)
+	}
+	for name, back := range map[string]func(*testing.T, *scriptPort, *Client){
+		"an answer": func(t *testing.T, _ *scriptPort, c *Client) {
+			found.Store(true)
+			if r := <-ask(t, c, 9); r.err != nil {
+				t.Error(r.err)
+			}
+			found.Store(false)
+		},
+		"forgotten by the SM": func(_ *testing.T, _ *scriptPort, c *Client) { c.Reregister() },
+		"too many Reports": func(_ *testing.T, p *scriptPort, _ *Client) {
+			for i := range maxReports + 1 {
+				p.deliver(0, report(1, mad.QP1, 66, gid(1000+i)))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onReports(t, script, func(t *testing.T, p *scriptPort, c *Client, _ *listener, _ *bytes.Buffer) {
+				time.Sleep(3 * time.Second)
+				took := func() time.Duration {
+					begin := time.Now()
+					return (<-ask(t, c, 9)).at.Sub(begin)
+				}
+				p.deliver(0, report(1, mad.QP1, 65, gid(9)))
+				time.Sleep(time.Millisecond)
+				if gone := took(); gone != time.Millisecond {
+					t.Errorf("gone: %v", gone)
+				}
+				back(t, p, c)
+				time.Sleep(time.Millisecond)
+				if took := took(); took < MinGap {
+					t.Errorf("back: %v", took)
+				}
+			})
+		})
+	}
 }
 
 // With the SA of the embedded fabric: ports and groups that come and go are

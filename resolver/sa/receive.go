@@ -81,6 +81,7 @@ func (c *Client) answer(s *ring.Slot) {
 		}
 		c.count.ok.Add(1)
 		c.alive()
+		c.isBack(f)
 		c.report(f, s, transferError(m))
 	case f.state != stateWire:
 		c.count.stray.Add(1) // a second copy of the answer that delayed it, or late

@@ -66,6 +66,7 @@ func (c *Client) mayTake() bool {
 		return true
 	}
 	c.count.reportsOver.Add(1)
+	clear(n.gone) // that of a return may be among them
 	if n.reports == maxReports+1 && n.held {
 		n.sub.State(false, 0)
 		n.sub.State(true, overGap)
@@ -79,6 +80,16 @@ func (c *Client) isGone(f *flight) bool {
 	if len(c.notices.gone) == 0 || f.attr != madsa.AttrPathRecord || f.mask&madsa.PathDGID == 0 {
 		return false
 	}
-	_, gone := c.notices.gone[(*madsa.PathRecord)(f.data[:64]).DGID().GUID()]
+	_, gone := c.notices.gone[f.port()]
 	return gone
 }
+
+// isBack notes that the SA has a path to the destination of a query.
+func (c *Client) isBack(f *flight) {
+	if c.isGone(f) {
+		delete(c.notices.gone, f.port())
+	}
+}
+
+// port is the port that a path query asks for.
+func (f *flight) port() mad.GUID { return (*madsa.PathRecord)(f.data[:64]).DGID().GUID() }
