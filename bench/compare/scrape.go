@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"acmd/mad/fabric"
+	"acmd/resolver/control"
 )
 
 const (
@@ -68,6 +69,7 @@ func (b *bench) scrapeOnce() (r scrapeRun) {
 		return new(net.Dialer).DialContext(ctx, "unix", door)
 	}}}
 	defer client.CloseIdleConnections()
+	e.waitSubscribed(b)
 	before := mads.Load()
 	took := make([]time.Duration, scrapes)
 	for i := range took {
@@ -81,6 +83,27 @@ func (b *bench) scrapeOnce() (r scrapeRun) {
 	slices.Sort(took)
 	r.p50, r.p99, r.most, r.mads = took[scrapes/2], took[scrapes*99/100], took[scrapes-1], mads.Load()-before
 	return r
+}
+
+// waitSubscribed waits until the SM has taken the subscription to its notices, which a
+// daemon asks for within its first second. After that it sends nothing of itself for
+// minutes.
+func (e *embedded) waitSubscribed(b *bench) {
+	c := control.NewClient(e.dir)
+	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		var st struct {
+			Ports []struct{ SA struct{ Subscribed int } }
+		}
+		if err := c.Do(context.Background(), "GET", "state", nil, &st); err != nil {
+			b.Fatalf("state: %w", err)
+		}
+		if len(st.Ports) == 1 && st.Ports[0].SA.Subscribed > 0 {
+			return
+		}
+		if time.Since(begin) > startLimit {
+			b.Fatalf("the SM has not taken the subscription within %v", startLimit)
+		}
+	}
 }
 
 func (b *bench) get(client *http.Client, url string) []byte {
