@@ -3,8 +3,6 @@
 package resolver
 
 import (
-	"slices"
-
 	"acmd/bpf"
 	"acmd/cache"
 	"acmd/mad"
@@ -60,8 +58,6 @@ type sourceRef struct {
 	slot  uint16  // of cache keys: that of the endpoint, or one of its own for an alias GID
 	scope cache.Scope
 }
-
-func (v *portView) hasGID(g mad.GID) bool { return slices.Contains(v.info.GIDs, g) }
 
 // scopeOf returns the scope of entries whose source is g.
 func (v *portView) scopeOf(g mad.GID) cache.Scope {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"io"
-	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -38,20 +37,6 @@ type hostRow struct {
 
 // Len counts the rows that were taken.
 func (h *Hosts) Len() int { return len(h.rows) }
-
-// All returns the rows in file order.
-func (h *Hosts) All() iter.Seq2[resolver.Addr, mad.GID] {
-	return func(yield func(resolver.Addr, mad.GID) bool) {
-		for i := range h.rows {
-			b := h.addr(i)
-			a := resolver.Addr{Kind: cache.Kind(b[0]), Len: b[1]}
-			copy(a.Data[:], b[2:])
-			if !yield(a, h.rows[i].gid) {
-				return
-			}
-		}
-	}
-}
 
 // Lookup returns the GID of a name or IP address.
 func (h *Hosts) Lookup(a *resolver.Addr) (mad.GID, bool) {

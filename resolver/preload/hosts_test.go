@@ -5,6 +5,8 @@ package preload
 import (
 	"bytes"
 	"fmt"
+	"io"
+	"iter"
 	"net/netip"
 	"strings"
 	"testing"
@@ -12,8 +14,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"acmd/cache"
 	"acmd/mad"
 	"acmd/resolver"
+	"acmd/resolver/config"
 )
 
 func readHosts(t *testing.T, text string) (*Hosts, []string) {
@@ -156,6 +160,20 @@ func BenchmarkHosts40k(b *testing.B) {
 	}
 }
 
+// rowsInOrder returns the rows in file order.
+func (h *Hosts) rowsInOrder() iter.Seq2[resolver.Addr, mad.GID] {
+	return func(yield func(resolver.Addr, mad.GID) bool) {
+		for i := range h.rows {
+			b := h.addr(i)
+			a := resolver.Addr{Kind: cache.Kind(b[0]), Len: b[1]}
+			copy(a.Data[:], b[2:])
+			if !yield(a, h.rows[i].gid) {
+				return
+			}
+		}
+	}
+}
+
 func FuzzReadHosts(f *testing.F) {
 	f.Add([]byte("10.0.0.3 fe80::10:3\nnode1 fe80::1\nNODE1 fe80::2\n"))
 	f.Add([]byte("#\n10.0.0.300 fe80::1\n\x00 \x00\n::1 ::1\nx ff02::1 y"))
@@ -165,7 +183,7 @@ func FuzzReadHosts(f *testing.F) {
 			t.Fatal(err)
 		}
 		n := 0
-		for a, gid := range h.All() {
+		for a, gid := range h.rowsInOrder() {
 			if g, ok := h.Lookup(&a); !ok || g != gid || a.IsZero() || gid.GUID() == 0 {
 				t.Fatalf("%+v %v", a, gid)
 			}
@@ -175,4 +193,30 @@ func FuzzReadHosts(f *testing.F) {
 			t.Fatalf("%d rows of %d", n, h.Len())
 		}
 	})
+}
+
+// endless is a device that never ends.
+type endless struct{}
+
+func (endless) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = '0'
+	}
+	return len(b), nil
+}
+
+// A file without an end of line is refused, not read for ever; one with a long line
+// loses that line alone.
+func TestEndlessFile(t *testing.T) {
+	for name, read := range map[string]func(io.Reader) error{
+		"hosts": func(r io.Reader) error { _, _, err := ReadHosts(r, "f"); return err },
+		"dump":  func(r io.Reader) error { _, _, err := ReadDump(r, "f", nil); return err },
+	} {
+		if err := read(endless{}); err == nil || !strings.Contains(err.Error(), "line 1 is longer than") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := read(io.LimitReader(endless{}, 3*config.MaxLine)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

@@ -6,21 +6,26 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 
 	"acmd/resolver/config"
 )
 
 // eachLine calls f for every line, without its end of line; b is valid during
-// the call. Lines over config.MaxLine bytes are refused.
+// the call. Lines over config.MaxLine bytes are refused, and what has no end of line in
+// config.MaxFile bytes is no text file: a device may go on like that for ever.
 func eachLine(r io.Reader, log *config.Problems, f func(n int, b []byte)) error {
 	br := bufio.NewReaderSize(r, config.MaxLine)
 	for n := 1; ; n++ {
 		b, err := br.ReadSlice('\n')
 		if errors.Is(err, bufio.ErrBufferFull) {
 			log.Warn(n, "line longer than %d bytes, ignored", config.MaxLine)
-			for errors.Is(err, bufio.ErrBufferFull) {
-				_, err = br.ReadSlice('\n')
+			for passed := len(b); errors.Is(err, bufio.ErrBufferFull); passed += len(b) {
+				if passed > config.MaxFile {
+					return fmt.Errorf("line %d is longer than %d bytes", n, config.MaxFile)
+				}
+				b, err = br.ReadSlice('\n')
 			}
 			b = nil
 		}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"iter"
 	"os"
 	"slices"
 	"sync"
@@ -199,23 +198,6 @@ func setRoute(loc *resolver.Location, r sa.PathRecord) {
 // Route returns the preloaded path from an endpoint to a GID or LID.
 func (s *Source) Route(ep *resolver.Endpoint, dst resolver.Addr) (sa.PathRecord, bool) {
 	return s.now.Load().route(ep, &dst)
-}
-
-// Routes yields every preloaded path from an endpoint, by ascending DLID; under
-// its GID a port is reached by the first of its LIDs.
-func (s *Source) Routes(ep *resolver.Endpoint) iter.Seq[sa.PathRecord] {
-	now := s.now.Load()
-	return func(yield func(sa.PathRecord) bool) {
-		if now.dump == nil {
-			return
-		}
-		for _, p := range now.dump.blocks[portOf(ep)] {
-			n, _ := now.dump.Owner(p.DLID)
-			if !yield(record(ep, n.GUID, p)) {
-				return
-			}
-		}
-	}
 }
 
 func (n *snapshot) route(ep *resolver.Endpoint, dst *resolver.Addr) (sa.PathRecord, bool) {

@@ -84,7 +84,8 @@ var live = []string{"log_file", "log_level", "support_ips_in_addr_cfg"}
 // Reload implements [control.Backend], and is what SIGHUP does: it reads options,
 // address file and preload files again and opens the log anew. Paths that are
 // cached stay, and so does what a file said that cannot be read now. Warnings have
-// all that is wrong with the files, at most config.MaxProblems for each of them.
+// all that is wrong with the files, at most config.MaxProblems for each of them, and
+// which file is gone: without one everything has its default.
 func (d *Daemon) Reload() (warnings []string, err error) {
 	d.reloading.Lock()
 	defer d.reloading.Unlock()
@@ -93,7 +94,9 @@ func (d *Daemon) Reload() (warnings []string, err error) {
 		d.log.Error("reload: options stay as they were", "err", err)
 		return nil, err
 	}
-	was := d.settings.Load()
+	was, found := d.settings.Load(), d.opts.find()
+	warnings = d.opts.gone(d.found, found)
+	d.found = found
 	if err := d.logs.reopen(s.LogFile); err != nil {
 		warnings = append(warnings, fmt.Sprintf("log stays where it is: %v", errors.Join(err, s.Keep("log_file", was))))
 	}

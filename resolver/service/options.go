@@ -3,7 +3,10 @@
 package service
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -86,6 +89,28 @@ func (o *Options) load(activated bool) (*config.Settings, []config.Problem, erro
 		err = o.override(s)
 	}
 	return s, problems, err
+}
+
+// foundFiles tells which of the two files are there.
+type foundFiles struct{ options, addresses bool }
+
+func (o *Options) find() foundFiles {
+	there := func(path string) bool {
+		_, err := os.Stat(path)
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	return foundFiles{there(o.OptionsFile), there(o.AddressFile)}
+}
+
+// gone tells which files are there no more, and what follows.
+func (o *Options) gone(was, now foundFiles) (list []string) {
+	if was.options && !now.options {
+		list = append(list, o.OptionsFile+" is gone: every option has its default")
+	}
+	if was.addresses && !now.addresses {
+		list = append(list, o.AddressFile+" is gone: its names are dropped")
+	}
+	return list
 }
 
 // override puts the command line's values over those of the file.

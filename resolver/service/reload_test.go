@@ -89,6 +89,34 @@ func TestReloadKeeps(t *testing.T) {
 	}
 }
 
+// A file that is not there any more takes what it said along, and that is told once.
+func TestReloadFileGone(t *testing.T) {
+	o := embedded(t)
+	if err := os.WriteFile(o.AddressFile, []byte("here fab0 1 default\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d, err := Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Stop()
+	if w := reload(t, d); len(w) != 0 {
+		t.Errorf("nothing has changed: %q", w)
+	}
+	if err := os.Remove(o.AddressFile); err != nil {
+		t.Fatal(err)
+	}
+	if w := reload(t, d); !slices.Equal(w, []string{o.AddressFile + " is gone: its names are dropped"}) {
+		t.Errorf("address file: %q", w)
+	}
+	if w := reload(t, d); len(w) != 0 {
+		t.Errorf("once more: %q", w)
+	}
+	if w := o.gone(foundFiles{true, true}, foundFiles{false, true}); !slices.Equal(w, []string{o.OptionsFile + " is gone: every option has its default"}) {
+		t.Errorf("options file: %q", w)
+	}
+}
+
 // Lines have no time where the journal reads them, and nowhere else: neither after a
 // reload that leads the log elsewhere, nor in a program that was only handed the
 // journal's variable.

@@ -63,6 +63,7 @@ type Daemon struct {
 	caps    capabilities
 
 	reloading sync.Mutex
+	found     foundFiles     // at the last reading; of reloading
 	undo      []func() error // what Stop does, last first
 }
 
@@ -85,7 +86,7 @@ func Start(o Options) (d *Daemon, err error) {
 	if err != nil {
 		return d, err
 	}
-	d.first = settings
+	d.first, d.found = settings, o.find()
 	d.settings.Store(settings)
 	// The lock comes first: a second instance must not touch the log, the
 	// sockets or the fabric of the first.
