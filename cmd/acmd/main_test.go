@@ -545,12 +545,16 @@ func TestUsage(t *testing.T) {
 func TestBackground(t *testing.T) {
 	dir := t.TempDir()
 	opts := filepath.Join(dir, "opts.cfg")
-	if err := os.WriteFile(opts, []byte("log_file "+filepath.Join(dir, "log")+"\nbpf_dir none\n"), 0o644); err != nil {
+	if err := os.WriteFile(opts, []byte("log_file log\nbpf_dir none\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"-O", opts, "-A", filepath.Join(dir, "addr.cfg"), "--run-dir", dir, "--fabric", "embedded:nodes=16"}
-	cmd := exec.Command(os.Args[0], args...)
-	cmd.Env = append(os.Environ(), beDaemon+"=1")
+	args := []string{"-O", "opts.cfg", "-A", "addr.cfg", "--run-dir", ".", "--fabric", "embedded:nodes=16"}
+	self, err := filepath.Abs(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, args...)
+	cmd.Env, cmd.Dir = append(os.Environ(), beDaemon+"=1"), dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -565,8 +569,23 @@ func TestBackground(t *testing.T) {
 	if err := resolve(t, filepath.Join(dir, "ibacm-unix.sock")); err != nil {
 		t.Error(err)
 	}
-	again := exec.Command(os.Args[0], args...)
-	again.Env = cmd.Env
+	// It keeps nobody from unmounting where it was started, and finds its files still.
+	if cwd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid)); err != nil || cwd != "/" {
+		t.Errorf("it stays in %q, %v", cwd, err)
+	}
+	log := filepath.Join(dir, "log")
+	if err := os.Remove(log); err != nil {
+		t.Fatal(err)
+	}
+	var reply control.ReloadReply
+	if err := control.NewClient(dir).Do(t.Context(), "POST", "reload", nil, &reply); err != nil || len(reply.Warnings) != 0 {
+		t.Errorf("reload: %q, %v", reply.Warnings, err)
+	}
+	if _, err := os.Stat(log); err != nil {
+		t.Errorf("log after a reload: %v", err)
+	}
+	again := exec.Command(self, args...)
+	again.Env, again.Dir = cmd.Env, dir
 	if out, err := again.CombinedOutput(); err == nil || !strings.Contains(string(out), "another instance") {
 		t.Errorf("second start: %v, %s", err, out)
 	}

@@ -45,6 +45,7 @@ func (p Problem) Error() string {
 type Env struct {
 	ConfDir string // for defaults; empty: DefaultConfDir
 	RunDir  string // for defaults; empty: DefaultRunDir
+	Dir     string // of relative paths in the file; empty: they stay relative
 	// Sources are the names that addr_prot may list, Providers those that a
 	// provider line may name. Nil accepts only "acm" and "ibacmp".
 	Sources   []string
@@ -82,7 +83,7 @@ func Read(r io.Reader, name string, env Env) (*Settings, []Problem, error) {
 		env.Providers = []string{"ibacmp"}
 	}
 	l := loader{env: env, s: Defaults(env.ConfDir, env.RunDir), log: Problems{File: name}}
-	l.s.sources = env.Sources
+	l.s.sources, l.s.dir = env.Sources, env.Dir
 	err := eachLine(r, &l.log, func(n int, words []string) { l.line(Origin{File: name, Line: n}, words) })
 	if err != nil {
 		return nil, nil, fmt.Errorf("options file %s: %w", name, err)

@@ -288,6 +288,17 @@ func TestProblemsAreBounded(t *testing.T) {
 	}
 }
 
+// A relative path stays where it was meant, wherever the daemon goes.
+func TestRelativePaths(t *testing.T) {
+	s, _ := read(t, "log_file log\naddr_data_file ../hosts\nroute_data_file /r\n", Env{Dir: "/here/now"})
+	if s.LogFile != "/here/now/log" || s.AddrDataFile != "/here/hosts" || s.RouteDataFile != "/r" {
+		t.Errorf("%q %q %q", s.LogFile, s.AddrDataFile, s.RouteDataFile)
+	}
+	if s, _ := read(t, "log_file stderr\n", Env{Dir: "/here/now"}); s.LogFile != "stderr" {
+		t.Errorf("standard error is %q", s.LogFile)
+	}
+}
+
 // So that a line of many thousand bytes does not either.
 func TestProblemsAreShort(t *testing.T) {
 	junk := strings.Repeat("\x01\xffü", MaxLine/8)

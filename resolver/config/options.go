@@ -26,10 +26,10 @@ type option struct {
 
 // options is in the order in which the generated file and Effective list them.
 var options = []option{
-	text("log_file", func(s *Settings) *string { return &s.LogFile }),
+	path("log_file", func(s *Settings) *string { return &s.LogFile }),
 	number("log_level", 0, 2, func(s *Settings) *int { return &s.LogLevel }),
 	number("umad_debug_level", 0, math.MaxInt32, func(s *Settings) *int { return &s.UmadDebugLevel }),
-	text("lock_file", func(s *Settings) *string { return &s.LockFile }),
+	path("lock_file", func(s *Settings) *string { return &s.LockFile }),
 	addrProt,
 	minutes("addr_timeout", func(s *Settings) *time.Duration { return &s.AddrTimeout }, true),
 	word("route_prot", routeProts, func(s *Settings) *RouteProt { return &s.RouteProt }),
@@ -47,11 +47,11 @@ var options = []option{
 	word("min_mtu", mtus, func(s *Settings) *mad.MTU { return &s.MinMTU }),
 	word("min_rate", rates, func(s *Settings) *mad.Rate { return &s.MinRate }),
 	word("route_preload", routePreloads, func(s *Settings) *bool { return &s.RoutePreload }),
-	text("route_data_file", func(s *Settings) *string { return &s.RouteDataFile }),
+	path("route_data_file", func(s *Settings) *string { return &s.RouteDataFile }),
 	word("addr_preload", addrPreloads, func(s *Settings) *bool { return &s.AddrPreload }),
-	text("addr_data_file", func(s *Settings) *string { return &s.AddrDataFile }),
+	path("addr_data_file", func(s *Settings) *string { return &s.AddrDataFile }),
 	flag("support_ips_in_addr_cfg", func(s *Settings) *bool { return &s.SupportIPsInAddr }),
-	text("provider_lib_path", func(s *Settings) *string { return &s.ProviderLibPath }),
+	path("provider_lib_path", func(s *Settings) *string { return &s.ProviderLibPath }),
 	millis("request_timeout", 1, func(s *Settings) *time.Duration { return &s.RequestTimeout }),
 	millisUpTo("kernel_timeout", 100, 200_000, func(s *Settings) *time.Duration { return &s.KernelTimeout }),
 	minutes("refresh", func(s *Settings) *time.Duration { return &s.Refresh }, false),
@@ -112,9 +112,17 @@ func wordOf[T comparable](ps []pair[T], v T) string {
 	return fmt.Sprint(v)
 }
 
-func text(name string, at func(*Settings) *string) option {
+// path reads the name of a file, of which a relative one is in the directory of the
+// start: the daemon does not stay there.
+func path(name string, at func(*Settings) *string) option {
 	return option{name,
-		func(s *Settings, v string) error { *at(s) = v; return nil },
+		func(s *Settings, v string) error {
+			if s.dir != "" && !filepath.IsAbs(v) && v != "stdout" && v != "stderr" {
+				v = filepath.Join(s.dir, v)
+			}
+			*at(s) = v
+			return nil
+		},
 		func(s *Settings) string { return *at(s) }}
 }
 

@@ -122,6 +122,7 @@ type Settings struct {
 
 	origins map[string]Origin // by option name; absent: default
 	sources []string          // what AddrProt may name
+	dir     string            // of relative paths; "": they stay relative
 }
 
 // ProviderRule is a line "provider NAME PREFIX".

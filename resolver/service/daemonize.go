@@ -75,7 +75,7 @@ func Daemonize(args []string, stderr io.Writer) error {
 func inBackground(getenv func(string) string) bool { return getenv(readyFD) != "" }
 
 // tellParent ends the wait of Daemonize, if this process was started by it, and
-// lets go of the terminal.
+// lets go of the terminal and of the directory of the start.
 func tellParent(getenv func(string) string) error {
 	if !inBackground(getenv) {
 		return nil
@@ -94,6 +94,9 @@ func tellParent(getenv func(string) string) error {
 		if err := syscall.Dup3(int(null.Fd()), std, 0); err != nil {
 			return err
 		}
+	}
+	if err := os.Chdir("/"); err != nil {
+		return err
 	}
 	f := os.NewFile(uintptr(fd), "ready")
 	_, err = f.WriteString("ready\n")

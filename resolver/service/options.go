@@ -45,6 +45,7 @@ type Options struct {
 	Serving func()
 	// tune, if set, changes what the settings say about the engine; for tests.
 	tune func(*resolver.Config)
+	dir  string // of the start: of relative paths
 	// inserter, if set, is the one way to put sockets onto the fast path's map that
 	// is tried; for tests.
 	inserter string
@@ -63,6 +64,7 @@ func (o *Options) setDefaults() {
 	if o.Fabric == "" {
 		o.Fabric = "umad"
 	}
+	o.dir, _ = os.Getwd() // if there is none any more, relative paths stay as they are
 	for _, path := range []*string{&o.OptionsFile, &o.AddressFile, &o.RunDir} {
 		if abs, err := filepath.Abs(*path); err == nil {
 			*path = abs
@@ -76,7 +78,7 @@ var sources = []string{resolver.SourceACM, neigh.Name, preload.Name}
 // env is what the settings' meaning depends on.
 func (o *Options) env(activated bool) config.Env {
 	return config.Env{
-		RunDir: o.RunDir, Sources: sources, Providers: []string{resolver.DefaultProviderName},
+		RunDir: o.RunDir, Dir: o.dir, Sources: sources, Providers: []string{resolver.DefaultProviderName},
 		Systemd: o.Systemd, Activated: activated, Background: o.Getenv != nil && inBackground(o.Getenv),
 		NoKernel: !strings.HasPrefix(o.Fabric, "umad"), NoQueues: !strings.HasSuffix(o.Fabric, queuePairs),
 	}
