@@ -114,9 +114,6 @@ func (t TID) String() string { return fmt.Sprintf("0x%016x", uint64(t)) }
 // Unknown codes pass through.
 type MTU uint8
 
-// Rate is a rate code (IBTA vol. 1, PathRecord); unknown codes pass through.
-type Rate uint8
-
 // State is a logical port state (IBTA vol. 1, PortInfo).
 type State uint8
 

@@ -140,7 +140,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("%d nodes per switch", c.Hosts)
 	case c.SlowEvery < 0 || c.Silent < 0 || c.Silent > c.Nodes:
 		return fmt.Errorf("%d silent nodes, each %d-th slow, of %d", c.Silent, c.SlowEvery, c.Nodes)
-	case c.MTU > 5 || rateSpeed(c.Rate) == 0:
+	case c.MTU > 5 || c.Rate.Speed() == 0:
 		return fmt.Errorf("MTU code %d, rate code %d: unknown", c.MTU, c.Rate)
 	case !(c.Loss >= 0 && c.Loss <= 1):
 		return fmt.Errorf("loss %v is no probability", c.Loss)

@@ -209,7 +209,7 @@ func (g *group) meets(mask sa.ComponentMask, rec *sa.PathRecord) bool {
 	if sel, v := rec.MTU(); mask&mtus == mtus && !fits(sel, int(mtu), int(v)) {
 		return false
 	}
-	if sel, v := rec.Rate(); mask&rates == rates && !fits(sel, rateSpeed(rate), rateSpeed(v)) {
+	if sel, v := rec.Rate(); mask&rates == rates && !fits(sel, rate.Speed(), v.Speed()) {
 		return false
 	}
 	sel, v := rec.Lifetime()

@@ -188,3 +188,10 @@ func wantEvent(t testing.TB, h transport.Fabric, typ transport.EventType, port u
 		t.Fatalf("event %+v, want type %d of port %d", e, typ, port)
 	}
 }
+
+// subscriptions returns how many there are.
+func (n *informer) subscriptions() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.subs)
+}

@@ -118,13 +118,6 @@ func (n *informer) drop(p int32) {
 	n.subs = slices.DeleteFunc(n.subs, func(s subscription) bool { return p < 0 || s.port == p })
 }
 
-// subscriptions returns how many there are.
-func (n *informer) subscriptions() int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return len(n.subs)
-}
-
 // notify sends a Report about one of the traps 64 to 67 to every subscriber who
 // wants it and may know. about is the port's GID or the MGID. A group's P_Key is
 // key; for a port it is 0, the port's own keys count.

@@ -82,13 +82,13 @@ func (g *group) admits(w *world, who int32, mask sa.ComponentMask, req *sa.MCMem
 	_, rate := g.rec.Rate()
 	_, life := g.rec.Lifetime()
 	port := &w.ports[who]
-	if w.holds(who, g.rec.PKey()) == 0 || port.mtu < mtu || rateSpeed(port.rate) < rateSpeed(rate) {
+	if w.holds(who, g.rec.PKey()) == 0 || port.mtu < mtu || port.rate.Speed() < rate.Speed() {
 		return false
 	}
 	if sel, v := req.MTU(); both(mask, sa.MCMTUSel, sa.MCMTU) && !fits(sel, int(mtu), int(v)) {
 		return false
 	}
-	if sel, v := req.Rate(); both(mask, sa.MCRateSel, sa.MCRate) && !fits(sel, rateSpeed(rate), rateSpeed(v)) {
+	if sel, v := req.Rate(); both(mask, sa.MCRateSel, sa.MCRate) && !fits(sel, rate.Speed(), v.Speed()) {
 		return false
 	}
 	if sel, v := req.Lifetime(); both(mask, sa.MCLifetimeSel, sa.MCLifetime) && !fits(sel, int(life), int(v)) {

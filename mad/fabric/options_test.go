@@ -96,7 +96,7 @@ func FuzzParseOptions(f *testing.F) {
 func TestConfigErrors(t *testing.T) {
 	for name, c := range map[string]Config{
 		"nodes": {}, "topology": {Nodes: 2, Topology: 9}, "ports": {Nodes: 2, Ports: 3}, "MTU": {Nodes: 2, MTU: 6},
-		"rate": {Nodes: 2, Rate: 25}, "loss": {Nodes: 2, Loss: -1}, "slots": {Nodes: 2, Slots: 1 << 17},
+		"rate": {Nodes: 2, Rate: 26}, "loss": {Nodes: 2, Loss: -1}, "slots": {Nodes: 2, Slots: 1 << 17},
 		"delay": {Nodes: 2, Delay: -1}, "dims": {Nodes: 2, Dims: 4}, "hosts": {Nodes: 2, Hosts: 3}, "LMC": {Nodes: 2, LMC: 8},
 		"P_Keys": {Nodes: 2, PKeys: func(int) []mad.PKey { return make([]mad.PKey, 129) }},
 		"tables": {Nodes: 2000, PKeys: func(n int) []mad.PKey { return []mad.PKey{mad.PKey(n + 1)} }},

@@ -287,18 +287,18 @@ func selectRate(sel sa.Selector, have, want mad.Rate) (mad.Rate, bool) {
 	if sel == sa.Largest {
 		return have, true
 	}
-	speed := rateSpeed(want)
+	speed := want.Speed()
 	if speed == 0 {
 		return 0, false
 	}
 	switch sel {
 	case sa.GreaterThan:
-		return have, rateSpeed(have) > speed
+		return have, have.Speed() > speed
 	case sa.LessThan:
-		if rateSpeed(have) >= speed {
+		if have.Speed() >= speed {
 			have = rateBelow(want)
 		}
 		return have, have != 0
 	}
-	return want, rateSpeed(have) >= speed
+	return want, have.Speed() >= speed
 }

@@ -130,25 +130,11 @@ func (s *shape) ring(la, lb int) (hops int, sl uint8) {
 // for one, doubled with each doubling (4.096 us x 2^n).
 func lifetime(hops int) uint8 { return uint8(13 + bits.Len(uint(hops))) }
 
-// rateSpeed orders rate codes, which do not rise with the rate, by tenths of
-// Gb/s; 0 for an unknown code (IBTA vol. 1, PathRecord).
-func rateSpeed(r mad.Rate) int {
-	if int(r) < len(rateSpeeds) {
-		return rateSpeeds[r]
-	}
-	return 0
-}
-
-var rateSpeeds = [...]int{
-	2: 25, 3: 100, 4: 300, 5: 50, 6: 200, 7: 400, 8: 600, 9: 800, 10: 1200, 11: 140, 12: 560, 13: 1120, 14: 1680,
-	15: 250, 16: 1000, 17: 2000, 18: 3000, 19: 280, 20: 500, 21: 4000, 22: 6000, 23: 8000, 24: 12000,
-}
-
 // rateBelow returns the fastest code that is slower than r, 0 if there is none.
 func rateBelow(r mad.Rate) (best mad.Rate) {
-	for c, speed := range rateSpeeds {
-		if speed < rateSpeed(r) && speed > rateSpeed(best) {
-			best = mad.Rate(c)
+	for c := range mad.Rate(64) { // codes have six bits
+		if s := c.Speed(); s < r.Speed() && s > best.Speed() {
+			best = c
 		}
 	}
 	return best
@@ -156,7 +142,7 @@ func rateBelow(r mad.Rate) (best mad.Rate) {
 
 // slower returns the slower of two known rates.
 func slower(a, b mad.Rate) mad.Rate {
-	if rateSpeed(a) <= rateSpeed(b) {
+	if a.Speed() <= b.Speed() {
 		return a
 	}
 	return b

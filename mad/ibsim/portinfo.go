@@ -64,43 +64,12 @@ func parsePortInfo(n nodeInfo, d, keys *controlData) transport.PortInfo {
 	return p
 }
 
-// rates has the rate codes by width (1x, 4x, 8x, 12x, 2x) and speed (SDR, DDR,
-// QDR, FDR, EDR, HDR, NDR): IBTA vol. 1, PathRecord:Rate.
-var rates = [5][7]mad.Rate{
-	{2, 5, 3, 11, 15, 20, 16},
-	{3, 6, 7, 12, 16, 17, 21},
-	{6, 7, 9, 13, 17, 21, 23},
-	{4, 8, 10, 14, 18, 22, 24},
-	{5, 3, 6, 19, 20, 16, 17},
-}
-
-// linkRate combines the active link width, speed and extended speed, each a
-// field with one bit set. 0 when one of them is not known.
+// linkRate combines the active link width, speed and extended speed, each a field with
+// one bit set. The bits of the extended speed continue those of the speed, of which the
+// fourth is nobody's here. 0 when one of them is not known.
 func linkRate(width, speed, ext uint8) mad.Rate {
-	w, ok := bitIndex(width, 5)
-	if !ok {
-		return 0
-	}
 	if ext != 0 {
-		s, ok := bitIndex(ext, 4)
-		if !ok {
-			return 0
-		}
-		return rates[w][3+s]
+		return mad.LinkRate(width, uint16(ext)<<4)
 	}
-	s, ok := bitIndex(speed, 3)
-	if !ok {
-		return 0
-	}
-	return rates[w][s]
-}
-
-// bitIndex returns the position of the only bit of v, below n.
-func bitIndex(v uint8, n int) (int, bool) {
-	for i := range n {
-		if v == 1<<i {
-			return i, true
-		}
-	}
-	return 0, false
+	return mad.LinkRate(width, uint16(speed&7))
 }

@@ -43,18 +43,19 @@ func parseGUID(t string) mad.GUID {
 	return mad.GUID(v)
 }
 
-// rates maps the leading number of sysfs' rate, "100 Gb/sec (4X EDR)", to the
-// rate code (IBTA vol. 1, PathRecord; enum ib_rate of the kernel).
-var rates = map[string]mad.Rate{
-	"2.5": 2, "5": 5, "10": 3, "14": 11, "20": 6, "25": 15, "28": 19, "30": 4, "40": 7, "50": 20,
-	"56": 12, "60": 8, "80": 9, "100": 16, "112": 13, "120": 10, "168": 14, "200": 17, "300": 18,
-	"400": 21, "600": 22, "800": 23, "1200": 24, "1600": 25,
-}
-
-// parseRate returns 0 for a speed it does not know.
+// parseRate reads the leading number of sysfs' rate, "2.5 Gb/sec (1X SDR)". It returns 0
+// for a speed without a code.
 func parseRate(t string) mad.Rate {
 	word, _, _ := strings.Cut(t, " ")
-	return rates[word]
+	whole, tenth, found := strings.Cut(word, ".")
+	if !found {
+		tenth = "0"
+	}
+	speed, err := strconv.ParseUint(whole+tenth, 10, 16)
+	if err != nil || len(tenth) != 1 || strings.HasPrefix(whole, "0") {
+		return 0
+	}
+	return mad.RateOf(int(speed))
 }
 
 // naturalLess orders mlx5_2 before mlx5_10: by the name without its number, then
