@@ -43,7 +43,7 @@ func (c *Cache) gidEpoch(g gidWords) *atomic.Uint64 {
 
 func (c *Cache) lidEpoch(l uint16) *atomic.Uint64 { return &c.epochs.lids[c.hash.lid(l)%destEpochs] }
 
-// The upper bits of a hash's lower half are not those that choose slots.
+// The upper bits of a hash's lower half choose buckets only in the greatest tables.
 func (c *Cache) keyEpoch(h uint64) *atomic.Uint64 { return &c.epochs.keys[uint32(h)>>20] }
 
 // lastInvalidation returns when something that concerns an item was last

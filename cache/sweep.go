@@ -15,8 +15,8 @@ type sweeper struct {
 
 // Sweep frees entries that are expired at now or whose scope was dropped, and
 // returns how many. It looks at no more than budget entries, goes on where the
-// last call ended, and goes round once at most. It never holds up a writer for
-// longer than a batch of 256 entries.
+// last call ended, and ends with the shard that it began in. It never holds up a
+// writer for longer than a batch of 256 entries.
 func (c *Cache) Sweep(now int64, budget int) (freed int) {
 	c.sweeper.mu.Lock()
 	defer c.sweeper.mu.Unlock()
@@ -64,8 +64,9 @@ func (c *Cache) sweepShard(s *shard, now int64, n int) (looked, freed int, wrapp
 // Range calls f for the entries one by one until it returns false; expired ones
 // are included, those of dropped scopes are not. It holds no lock, so f may call
 // any method; the pointers are valid during the call. A key that is stored all
-// the while is visited once, or twice if it is moved meanwhile; Range does not
-// count as use.
+// the while is visited once, unless a Put that found its bucket full moves it to
+// its other one meanwhile: then it may be visited twice or not at all. Range does
+// not count as use.
 func (c *Cache) Range(f func(k *Key, rec *[64]byte, m Meta) bool) {
 	var (
 		it  item
