@@ -42,7 +42,7 @@ func (f *Fabric) getPath(w *world, mask sa.ComponentMask, rec *sa.PathRecord) (s
 // one record, so it works out only where one port fits.
 func (b *pathBuilder) wild(src, dst int32) (out sa.PathRecord, status mad.Status) {
 	found := 0
-	b.each(src, dst, func(d int32) bool {
+	all := b.each(src, dst, func(d int32) bool {
 		var r sa.PathRecord
 		if b.to(&r, d, 0) {
 			out = r
@@ -50,10 +50,12 @@ func (b *pathBuilder) wild(src, dst int32) (out sa.PathRecord, status mad.Status
 		}
 		return found < 2
 	})
-	switch found {
-	case 0:
+	switch {
+	case !all:
+		return sa.PathRecord{}, classStatus(sa.StatusNoResources)
+	case found == 0:
 		return sa.PathRecord{}, classStatus(sa.StatusNoRecords)
-	case 1:
+	case found == 1:
 		return out, 0
 	}
 	return sa.PathRecord{}, classStatus(sa.StatusTooManyRecords)

@@ -11,21 +11,30 @@ import (
 // resources.
 const maxTable = 1 << 18
 
+// maxPairs bounds the pairs of ports that one query looks at. The SA answers inside
+// Send, and a query that leaves both ends open and that no path fits would look at 1.6
+// billion of them.
+const maxPairs = 1 << 22
+
 // each calls yield for every destination that a query with open ends fits, after
-// setting the source, until yield returns false.
-func (b *pathBuilder) each(src, dst int32, yield func(dst int32) bool) {
+// setting the source, until yield returns false. It returns false when it gives up.
+func (b *pathBuilder) each(src, dst int32, yield func(dst int32) bool) bool {
 	first, last := span(src, len(b.w.ports))
-	for s := first; s < last; s++ {
+	from, end := span(dst, len(b.w.ports))
+	for s, pairs := first, 0; s < last; s++ {
 		if !b.from(s) {
 			continue
 		}
-		d, end := span(dst, len(b.w.ports))
-		for ; d < end; d++ {
+		if pairs += int(end - from); pairs > maxPairs {
+			return false
+		}
+		for d := from; d < end; d++ {
 			if !yield(d) {
-				return
+				return true
 			}
 		}
 	}
+	return true
 }
 
 // span is the range of ports that an end stands for.
@@ -66,7 +75,7 @@ func (f *Fabric) servePathTable(w *world, a *message) {
 	}
 	out := newTable(min(n*per, maxTable), len(rec))
 	full := false
-	b.each(src, dst, func(d int32) bool {
+	all := b.each(src, dst, func(d int32) bool {
 		for k := range per {
 			if full = len(out) >= sa.DataOffset+maxTable*len(rec); full {
 				return false
@@ -84,7 +93,7 @@ func (f *Fabric) servePathTable(w *world, a *message) {
 		}
 		return true
 	})
-	if full {
+	if full || !all {
 		refuse(m, classStatus(sa.StatusNoResources))
 		return
 	}

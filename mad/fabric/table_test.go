@@ -193,3 +193,26 @@ func TestGeneration(t *testing.T) {
 		f.Close()
 	}
 }
+
+// What no path fits is not looked for among all pairs of a large fabric: the SA answers
+// inside Send, and whoever sends serves others as well.
+func TestOpenEndsBounded(t *testing.T) {
+	f := build(t, Config{Nodes: 2100})
+	c := open(t, f, 0)
+	for name, ask := range map[string]func(*sa.PathRecord) sa.ComponentMask{
+		"P_Key": func(r *sa.PathRecord) sa.ComponentMask { r.SetPKey(0x8000); return sa.PathPKey },
+		"MTU": func(r *sa.PathRecord) sa.ComponentMask {
+			r.SetMTU(sa.GreaterThan, 5)
+			return sa.PathMTUSel | sa.PathMTU
+		},
+	} {
+		var r sa.PathRecord
+		mask := ask(&r)
+		if _, s := f.SAPath(mask, &r); s != classStatus(sa.StatusNoResources) {
+			t.Errorf("%s: Get: status %#x", name, s)
+		}
+		if g := c.table(mask, r); g.m.Status() != classStatus(sa.StatusNoResources) {
+			t.Errorf("%s: GetTable: status %#x", name, g.m.Status())
+		}
+	}
+}
