@@ -137,7 +137,9 @@ func Listen(runDir string, b Backend, log *slog.Logger) (*Server, error) {
 // permissions than 0600, whatever the umask: it is bound in a directory that
 // only we can enter, restricted, and moved into place.
 func listenOwnerOnly(path string) (net.Listener, error) {
-	dir, err := os.MkdirTemp(filepath.Dir(path), ".acmd-")
+	// With ten digits behind the dot it is no longer than the clients' socket: where that
+	// one fits (unix(7) has 107 bytes) this one does.
+	dir, err := os.MkdirTemp(filepath.Dir(path), ".")
 	if err != nil {
 		return nil, err
 	}

@@ -56,6 +56,36 @@ func start(t *testing.T, b Backend) (string, *Client) {
 	return dir, NewClient(dir)
 }
 
+// Where the path of the clients' socket just fits, this one is served too.
+func TestLongRunDir(t *testing.T) {
+	const most = 107 - len("/ibacm-unix.sock") // unix(7)
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if len(dir)+2 > most {
+		t.Skipf("the directory for temporary files has a long name: %s", dir)
+	}
+	dir += "/" + strings.Repeat("x", most-len(dir)-1)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 { // its temporary name is another one each time
+		s, err := Listen(dir, &backend{}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = NewClient(dir).Do(t.Context(), "GET", "state", nil, nil)
+		if err := errors.Join(err, s.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
 // The socket is the owner's alone whatever the umask (field case 36).
 func TestSocketMode(t *testing.T) {
 	old := syscall.Umask(0)

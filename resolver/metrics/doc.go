@@ -12,8 +12,9 @@
 // Names begin with acmd_ and follow Prometheus' rules: base units, _total for what
 // only grows. The labels device, port and pkey say where; with the first two the
 // series join node_exporter's node_infiniband_*. A destination is never a label,
-// and every other label has a fixed set of words, so that the number of series
-// depends on the host's ports and on nothing that a client or neighbour does.
+// and every other label has a fixed set of words, but for the one reason of
+// fast_path_failed_info, so that the number of series depends on the host's ports
+// and on nothing that a client or neighbour does.
 //
 // Durations are given twice under one name, from the same counts: as classic
 // buckets, one for each power of four, and as native histogram of schema 2, four
