@@ -38,9 +38,9 @@ type hostRow struct {
 // Len counts the rows that were taken.
 func (h *Hosts) Len() int { return len(h.rows) }
 
-// Lookup returns the GID of a name or IP address.
+// Lookup returns the GID of a name or IP address. A nil Hosts has none.
 func (h *Hosts) Lookup(a *resolver.Addr) (mad.GID, bool) {
-	if len(h.rows) == 0 {
+	if h == nil || len(h.rows) == 0 {
 		return mad.GID{}, false
 	}
 	var buf [2 + cache.MaxKeyData]byte

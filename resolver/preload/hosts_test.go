@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"iter"
 	"net/netip"
 	"strings"
 	"testing"
@@ -14,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"acmd/cache"
 	"acmd/mad"
 	"acmd/resolver"
 	"acmd/resolver/config"
@@ -156,20 +154,6 @@ func BenchmarkHosts40k(b *testing.B) {
 		h, ps, err := ReadHosts(bytes.NewReader(text), "h")
 		if err != nil || len(ps) != 0 || h.Len() != 40_000 {
 			b.Fatal(h.Len(), ps, err)
-		}
-	}
-}
-
-// rowsInOrder returns the rows in file order.
-func (h *Hosts) rowsInOrder() iter.Seq2[resolver.Addr, mad.GID] {
-	return func(yield func(resolver.Addr, mad.GID) bool) {
-		for i := range h.rows {
-			b := h.addr(i)
-			a := resolver.Addr{Kind: cache.Kind(b[0]), Len: b[1]}
-			copy(a.Data[:], b[2:])
-			if !yield(a, h.rows[i].gid) {
-				return
-			}
 		}
 	}
 }

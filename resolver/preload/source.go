@@ -168,11 +168,8 @@ func (s *Source) Locate(ep *resolver.Endpoint, _, dst *resolver.Addr, _ time.Tim
 	loc := resolver.Location{Source: Name}
 	switch dst.Kind {
 	case cache.KindName, cache.KindIPv4, cache.KindIPv6:
-		var ok bool
-		if now.hosts != nil {
-			loc.GID, ok = now.hosts.Lookup(dst)
-		}
-		if !ok {
+		gid, ok := now.hosts.Lookup(dst)
+		if loc.GID = gid; !ok {
 			done(resolver.Location{}, fmt.Errorf("preload: no row in the hosts file: %w", resolver.ErrUnknown))
 			return
 		}
@@ -215,7 +212,7 @@ func (n *snapshot) byLID(ep *resolver.Endpoint, l mad.LID) (sa.PathRecord, bool)
 		return sa.PathRecord{}, false
 	}
 	block := n.dump.blocks[portOf(ep)]
-	i, ok := slices.BinarySearchFunc(block, l, func(p Path, l mad.LID) int { return cmp.Compare(p.DLID, l) })
+	i, ok := findPath(block, l)
 	if !ok {
 		return sa.PathRecord{}, false
 	}
@@ -237,7 +234,7 @@ func (n *snapshot) byGID(ep *resolver.Endpoint, g mad.GID) (sa.PathRecord, bool)
 		return sa.PathRecord{}, false
 	}
 	block := n.dump.blocks[portOf(ep)]
-	i, _ := slices.BinarySearchFunc(block, base, func(p Path, l mad.LID) int { return cmp.Compare(p.DLID, l) })
+	i, _ := findPath(block, base)
 	if i == len(block) {
 		return sa.PathRecord{}, false
 	}

@@ -83,7 +83,8 @@ var live = []string{"log_file", "log_level", "support_ips_in_addr_cfg"}
 
 // Reload implements [control.Backend], and is what SIGHUP does: it reads options,
 // address file and preload files again and opens the log anew. Paths that are
-// cached stay, and so does what a file said that cannot be read now. Warnings have
+// cached stay, but for those that a preload file now says otherwise, and so does what
+// a file said that cannot be read now. Warnings have
 // all that is wrong with the files, at most config.MaxProblems for each of them, and
 // which file is gone: without one everything has its default.
 func (d *Daemon) Reload() (warnings []string, err error) {
@@ -115,8 +116,13 @@ func (d *Daemon) Reload() (warnings []string, err error) {
 		d.engine.SetAddresses(addrs)
 	}
 	d.settings.Store(s)
+	preloaded := d.preload.Reading()
 	if ps, err = d.readPreload(d.engine.Endpoints()); err != nil {
 		warnings = append(warnings, fmt.Sprintf("what was preloaded stays as it was: %v", err))
+	}
+	dropped := 0
+	for a := range preloaded.Differ(d.preload.Reading()) {
+		dropped += d.engine.FlushDest(a)
 	}
 	for _, p := range append(problems, ps...) {
 		warnings = append(warnings, p.Error())
@@ -124,7 +130,7 @@ func (d *Daemon) Reload() (warnings []string, err error) {
 	for _, w := range warnings {
 		d.log.Warn("reload", "warning", w)
 	}
-	d.log.Info("reloaded")
+	d.log.Info("reloaded", "paths_dropped", dropped)
 	return warnings, nil
 }
 

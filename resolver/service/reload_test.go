@@ -4,6 +4,7 @@ package service
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,7 +12,10 @@ import (
 	"strings"
 	"testing"
 
+	"acmd/mad"
+	"acmd/mad/fabric"
 	"acmd/resolver/acmp"
+	"acmd/resolver/acmsock"
 	"acmd/resolver/config"
 	"acmd/resolver/control"
 	"acmd/resolver/sa"
@@ -115,6 +119,61 @@ func TestReloadFileGone(t *testing.T) {
 	if w := o.gone(foundFiles{true, true}, foundFiles{false, true}); !slices.Equal(w, []string{o.OptionsFile + " is gone: every option has its default"}) {
 		t.Errorf("options file: %q", w)
 	}
+}
+
+// A row that an administrator has changed holds once the file was read again, and what
+// was learned from other rows stays.
+func TestReloadHosts(t *testing.T) {
+	o := embedded(t)
+	hosts := filepath.Join(o.RunDir, "hosts")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(hosts, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rewrite(t, o, "log_file "+filepath.Join(o.RunDir, "log"), "addr_preload acm_hosts", "addr_data_file "+hosts)
+	write("")
+	d, err := Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Stop()
+	c, err := acmsock.Dial(t.Context(), filepath.Join(o.RunDir, "ibacm-unix.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	gid := func(node int) mad.GID {
+		t.Helper()
+		r, err := c.ResolveIP(t.Context(), netip.Addr{}, fabric.IPv4(node, 1), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Paths[0].Record.DGID()
+	}
+	is := func(name string, want mad.GID) {
+		t.Helper()
+		r, err := c.ResolveName(t.Context(), fabric.NodeName(0, 1), name, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Paths[0].Record.DGID(); got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+	write(fmt.Sprintf("moves %v\nstays %v\n", gid(3), gid(4)))
+	reload(t, d)
+	is("moves", gid(3))
+	is("stays", gid(4))
+	write(fmt.Sprintf("moves %v\nstays %v\n", gid(5), gid(4)))
+	reload(t, d)
+	started := d.engine.Stats().Started
+	is("stays", gid(4))
+	if n := d.engine.Stats().Started - started; n != 0 {
+		t.Errorf("%d lookups for what has not changed", n)
+	}
+	is("moves", gid(5))
 }
 
 // Lines have no time where the journal reads them, and nowhere else: neither after a
