@@ -80,6 +80,7 @@ func Open(o Options) (*Maps, error) {
 		m.reason = errors.New("no pin directory is set")
 	} else if m.lock, m.reason = lockPins(o.Dir); m.reason == nil {
 		if m.reason = m.openPins(spec); m.reason != nil {
+			_ = os.Remove(o.Dir) // nobody sweeps it; what is not empty stays
 			m.lock.Close()
 			m.lock = nil
 		} else {

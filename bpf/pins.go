@@ -232,6 +232,13 @@ func (m *Maps) create(spec *ebpf.CollectionSpec) (err error) {
 		return err
 	}
 	list := made.pins()
+	defer func() {
+		if err != nil {
+			for _, p := range list { // half of them are kernel memory for nothing
+				_ = os.Remove(filepath.Join(m.dir, p.name))
+			}
+		}
+	}()
 	for i := len(list) - 1; i >= 0; i-- { // acm_meta goes first, as it came last
 		if err = os.Remove(filepath.Join(m.dir, list[i].name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

@@ -113,6 +113,12 @@ func TestUnprivileged(t *testing.T) {
 	if err := errors.Join(os.Mkdir(own, 0o700), os.Chown(own, nobody, nobody)); err != nil {
 		t.Fatal(err)
 	}
+	if got := asNobody(t, "open", own+"/v1"); !strings.HasPrefix(got, "memory ") {
+		t.Errorf("a service user without CAP_BPF: %s", got)
+	}
+	if _, err := os.Stat(own + "/v1"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a pin directory with nothing in it: %v", err)
+	}
 	for i := 1; i <= 3; i++ {
 		if got, want := asNobody(t, "open", own+"/v1", unix.CAP_BPF), fmt.Sprintf("pinned [%d %d 0 0 0 0 0] <nil>", i, i); got != want {
 			t.Errorf("run %d of a service user: %s, want %s", i, got, want)
@@ -194,6 +200,24 @@ func TestReplaced(t *testing.T) {
 			}
 			r.Close()
 		})
+	}
+}
+
+// What cannot be replaced as a whole leaves no half of it behind.
+func TestNotReplaced(t *testing.T) {
+	dir := bpftest.Mount(t) + "/v1"
+	m, _ := open(t, dir)
+	m.Close()
+	if err := errors.Join(os.Remove(dir+"/acm_ep"), os.MkdirAll(dir+"/acm_ep/odd", 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	m, log := open(t, dir)
+	defer m.Close()
+	if m.Place() != bpf.Anonymous || !strings.Contains(log, "acm_ep") {
+		t.Errorf("in %v, log %s", m.Place(), log)
+	}
+	if list, err := os.ReadDir(dir); err != nil || len(list) != 1 {
+		t.Errorf("left: %v, %v", list, err)
 	}
 }
 
