@@ -5,11 +5,13 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"acmd/resolver/service"
 )
@@ -18,7 +20,23 @@ import (
 // file hangs that is read again.
 func TestTermDuringReloads(t *testing.T) {
 	dir := t.TempDir()
-	d := start(t, setup{dir: dir})
+	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer notify.Close()
+	if err := notify.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	told := func(state string) {
+		t.Helper()
+		var b [4096]byte
+		if n, err := notify.Read(b[:]); err != nil || !strings.Contains(string(b[:n]), state) {
+			t.Fatalf("told %q, %v, want %s", b[:n], err, state)
+		}
+	}
+	d := start(t, setup{dir: dir, env: []string{"NOTIFY_SOCKET=" + filepath.Join(dir, "notify")}})
+	told("READY=1")
 	if err := syscall.Mkfifo(filepath.Join(dir, "addr.cfg"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -29,22 +47,14 @@ func TestTermDuringReloads(t *testing.T) {
 		}
 	}
 	hangUp() // opens the FIFO and stays there
-	reading := func() bool {
-		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/wchan", d.Process.Pid))
-		for _, thread := range threads {
-			if b, err := os.ReadFile(thread); err == nil && strings.Contains(string(b), "wait_for_partner") {
-				return true
-			}
-		}
-		return false
-	}
-	wait(t, "a reload that hangs", reading)
+	told("RELOADING=1")
 	for range 20 {
 		hangUp()
 	}
 	if err := d.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
+	told("STOPPING=1")
 	if code := d.end(t); code != 0 {
 		t.Errorf("exit status %d", code)
 	}
