@@ -16,9 +16,12 @@ const destEpochs = 1 << 12
 // epochs is the order of invalidations: a counter, and for each thing that can
 // be invalidated the counter's value when it last was.
 //
-// An invalidation first raises its thing, then the counter, then removes entries
-// under the shards' locks; Put checks under the shard's lock. So a Put either
-// sees the raised value, or is done before the removal comes to its shard.
+// An invalidation first raises the counter, then its thing, then removes entries
+// under the shards' locks; Put checks under the shard's lock. So a Put of an earlier
+// flight either sees the raised value, or is done before the removal comes to its
+// shard. A flight that begins in between has the new value, and all that happened
+// before the invalidation was before it: it may publish, however long an invalidation
+// is kept from going on.
 type epochs struct {
 	mu   sync.Mutex // one invalidation at a time, or an older value could overwrite a newer
 	seq  atomic.Uint64
@@ -31,9 +34,8 @@ type epochs struct {
 func (e *epochs) raise(p *atomic.Uint64) Epoch {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	v := e.seq.Load() + 1
+	v := e.seq.Add(1)
 	p.Store(v)
-	e.seq.Store(v)
 	return Epoch(v)
 }
 

@@ -77,6 +77,44 @@ func TestStress(t *testing.T) {
 	}
 }
 
+// A flight is refused only if something was invalidated after it began: one that begins
+// while an invalidation is half done would be refused as often as it asks, for as long
+// as that is kept from running.
+func TestPutBesideInvalidation(t *testing.T) {
+	c := New(Config{Capacity: 64, Shards: 1})
+	k := gidKey(0, testGID(1))
+	var rec [64]byte
+	rounds := 300_000
+	if testing.Short() {
+		rounds = 100_000
+	}
+	var stop atomic.Bool
+	var raisers sync.WaitGroup
+	raisers.Go(func() {
+		for !stop.Load() {
+			c.epochs.raise(&c.epochs.all)
+			c.DropScope(0)
+			c.Delete(&k)
+		}
+	})
+	put := 0
+	for range rounds {
+		since := c.Epoch()
+		if c.Put(&k, &rec, Meta{Deadline: math.MaxInt64}, since) {
+			put++
+		} else if c.Epoch() == since {
+			t.Error("refused, and nothing was invalidated since it began")
+			break
+		}
+	}
+	stop.Store(true)
+	raisers.Wait()
+	if put == 0 {
+		t.Error("nothing was published")
+	}
+	t.Logf("%d of %d published", put, rounds)
+}
+
 func writeAll(c *Cache, keys []Key, rng *rand.Rand, steps int) {
 	for i := range steps {
 		k := &keys[rng.IntN(len(keys))]
