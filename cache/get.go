@@ -72,11 +72,19 @@ func (c *Cache) search(k *Key, h uint64, now int64, rec *[64]byte) (Meta, bool) 
 // GetSince is Get for who bases another entry on this one: it also returns the
 // epoch that the entry was published under. What is derived from it must be put
 // under that epoch, not a later one: an invalidation raises its epoch before it
-// removes entries, so an entry can be read after the counter has moved on.
+// removes entries, so an entry can be read after the counter has moved on. One that
+// is to be removed is not found, since nothing that rests on it could be put.
 func (c *Cache) GetSince(k *Key, now int64, rec *[64]byte) (Meta, Epoch, bool) {
 	h := c.hash.short(k.header(), k.word(0), k.word(1), k.word(2))
 	m, since, ok := c.searchSince(k, h, now, rec)
-	return m, Epoch(since), ok
+	if !ok {
+		return Meta{}, 0, false
+	}
+	it := makeItem(k, rec, &m, Epoch(since))
+	if c.lastInvalidation(c.hash.words(it.header(), &it.key), &it) > since {
+		return Meta{}, 0, false
+	}
+	return m, Epoch(since), true
 }
 
 func (c *Cache) searchSince(k *Key, h uint64, now int64, rec *[64]byte) (Meta, uint64, bool) {

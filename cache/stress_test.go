@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"acmd/mad"
+	"acmd/mad/sa"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -74,6 +75,40 @@ func TestStress(t *testing.T) {
 		}
 		checkInvariants(t, c)
 		t.Logf("%+v: %d hits, %+v", cfg, hits.Load(), c.Stats())
+	}
+}
+
+// What an invalidation is about to remove is nothing to base an entry on: who asks
+// again would find it again, and be refused again.
+func TestGetSinceInvalidated(t *testing.T) {
+	short := MakeKey(1, KindIPv4, []byte{10, 0, 0, 1})
+	long := stressKeys(3)[2]
+	for _, k := range []Key{short, long, gidKey(1, testGID(2))} {
+		it := makeItem(&k, new([64]byte), &Meta{}, 0)
+		for name, thing := range map[string]func(*Cache) *atomic.Uint64{
+			"everything": func(c *Cache) *atomic.Uint64 { return &c.epochs.all },
+			"the key":    func(c *Cache) *atomic.Uint64 { return c.keyEpoch(c.hash.words(it.header(), &it.key)) },
+			"the scope":  func(c *Cache) *atomic.Uint64 { return &c.scopes[3] },
+			"the GID":    func(c *Cache) *atomic.Uint64 { return c.gidEpoch(toWords(testGID(1))) },
+			"the LID":    func(c *Cache) *atomic.Uint64 { return c.lidEpoch(7) },
+		} {
+			c := New(Config{Capacity: 64, Shards: 1})
+			var p sa.PathRecord
+			p.SetDGID(testGID(1))
+			p.SetDLID(7)
+			m := Meta{Scope: 3, Deadline: math.MaxInt64}
+			if !c.Put(&k, (*[64]byte)(&p), m, c.Epoch()) {
+				t.Fatal("refused")
+			}
+			var rec [64]byte
+			if got, _, ok := c.GetSince(&k, 0, &rec); !ok || got != m || rec != p {
+				t.Errorf("%s, before: %v, %+v", name, ok, got)
+			}
+			c.epochs.raise(thing(c))
+			if _, _, ok := c.GetSince(&k, 0, &rec); ok {
+				t.Errorf("%s is invalidated, and the entry found", name)
+			}
+		}
 	}
 }
 
