@@ -137,11 +137,11 @@ func TestGetSince(t *testing.T) {
 		}
 		c.DropLID(lid + 1) // time goes on
 		var got [64]byte
-		m, since, ok := c.GetSince(&key, 99, &got)
+		m, since, ok := c.GetSince(&key, &derived, 99, &got)
 		if !ok || m != meta || got != rec || since != put {
 			t.Fatalf("%s: %+v, epoch %d, %v; want %+v, epoch %d", name, m, since, ok, meta, put)
 		}
-		if _, _, ok := c.GetSince(&key, 100, &got); ok {
+		if _, _, ok := c.GetSince(&key, &derived, 100, &got); ok {
 			t.Errorf("%s: served at its deadline", name)
 		}
 		c.epochs.raise(c.lidEpoch(lid))

@@ -69,22 +69,25 @@ func (c *Cache) search(k *Key, h uint64, now int64, rec *[64]byte) (Meta, bool) 
 	return m, ok
 }
 
-// GetSince is Get for who bases another entry on this one: it also returns the
-// epoch that the entry was published under. What is derived from it must be put
+// GetSince is Get for who bases the entry of another key on this one: it also returns
+// the epoch that the entry was published under. What is derived from it must be put
 // under that epoch, not a later one: an invalidation raises its epoch before it
-// removes entries, so an entry can be read after the counter has moved on. One that
-// is to be removed is not found, since nothing that rests on it could be put.
-func (c *Cache) GetSince(k *Key, now int64, rec *[64]byte) (Meta, Epoch, bool) {
+// removes entries, so an entry can be read after the counter has moved on. What could
+// not be put is not found: an entry that is to be removed, or is from before the other
+// key was dropped. Who asks again would find it again, and be refused again.
+func (c *Cache) GetSince(k, derived *Key, now int64, rec *[64]byte) (Meta, Epoch, bool) {
 	h := c.hash.short(k.header(), k.word(0), k.word(1), k.word(2))
 	m, since, ok := c.searchSince(k, h, now, rec)
-	if !ok {
-		return Meta{}, 0, false
-	}
-	it := makeItem(k, rec, &m, Epoch(since))
-	if c.lastInvalidation(c.hash.words(it.header(), &it.key), &it) > since {
+	if !ok || !c.wouldPut(k, rec, &m, since) || !c.wouldPut(derived, rec, &m, since) {
 		return Meta{}, 0, false
 	}
 	return m, Epoch(since), true
+}
+
+// wouldPut tells whether nothing that concerns an entry was invalidated after since.
+func (c *Cache) wouldPut(k *Key, rec *[64]byte, m *Meta, since uint64) bool {
+	it := makeItem(k, rec, m, Epoch(since))
+	return c.lastInvalidation(c.hash.words(it.header(), &it.key), &it) <= since
 }
 
 func (c *Cache) searchSince(k *Key, h uint64, now int64, rec *[64]byte) (Meta, uint64, bool) {

@@ -83,11 +83,13 @@ func TestStress(t *testing.T) {
 func TestGetSinceInvalidated(t *testing.T) {
 	short := MakeKey(1, KindIPv4, []byte{10, 0, 0, 1})
 	long := stressKeys(3)[2]
+	other := MakeKey(1, KindIPv6, []byte{0xfe, 0x80, 15: 1})
 	for _, k := range []Key{short, long, gidKey(1, testGID(2))} {
-		it := makeItem(&k, new([64]byte), &Meta{}, 0)
+		it, ot := makeItem(&k, new([64]byte), &Meta{}, 0), makeItem(&other, new([64]byte), &Meta{}, 0)
 		for name, thing := range map[string]func(*Cache) *atomic.Uint64{
 			"everything": func(c *Cache) *atomic.Uint64 { return &c.epochs.all },
 			"the key":    func(c *Cache) *atomic.Uint64 { return c.keyEpoch(c.hash.words(it.header(), &it.key)) },
+			"the other":  func(c *Cache) *atomic.Uint64 { return c.keyEpoch(c.hash.words(ot.header(), &ot.key)) },
 			"the scope":  func(c *Cache) *atomic.Uint64 { return &c.scopes[3] },
 			"the GID":    func(c *Cache) *atomic.Uint64 { return c.gidEpoch(toWords(testGID(1))) },
 			"the LID":    func(c *Cache) *atomic.Uint64 { return c.lidEpoch(7) },
@@ -101,11 +103,11 @@ func TestGetSinceInvalidated(t *testing.T) {
 				t.Fatal("refused")
 			}
 			var rec [64]byte
-			if got, _, ok := c.GetSince(&k, 0, &rec); !ok || got != m || rec != p {
+			if got, _, ok := c.GetSince(&k, &other, 0, &rec); !ok || got != m || rec != p {
 				t.Errorf("%s, before: %v, %+v", name, ok, got)
 			}
 			c.epochs.raise(thing(c))
-			if _, _, ok := c.GetSince(&k, 0, &rec); ok {
+			if _, _, ok := c.GetSince(&k, &other, 0, &rec); ok {
 				t.Errorf("%s is invalidated, and the entry found", name)
 			}
 		}

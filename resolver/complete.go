@@ -92,7 +92,7 @@ const doubtTime = 10 * time.Second
 func (e *Engine) doubt(k *cache.Key, since cache.Epoch) {
 	var rec [64]byte
 	now := e.Now()
-	m, own, ok := e.cache.GetSince(k, now, &rec)
+	m, own, ok := e.cache.GetSince(k, k, now, &rec)
 	if end := now + int64(doubtTime); ok && m.Status == 0 && m.Deadline > end {
 		m.Deadline, m.Refresh = end, now
 		e.cache.Put(k, &rec, m, min(since, own))

@@ -237,6 +237,21 @@ func TestVoidedForEver(t *testing.T) {
 	})
 }
 
+// An address is dropped while nothing is known of it but the path by GID: that path is
+// from before, and the next lookup asks the SA instead of resting on it.
+func TestDroppedBesidePath(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, l *lab) {
+		q := byIP("10.0.0.1", "10.0.0.9")
+		l.knows(q.Dst, 17)
+		l.want(byGID(gidOf(17)), StatusSuccess)
+		l.e.deleteDest(&q.Dst, nil)
+		l.want(q, StatusSuccess)
+		if l.sa.count() != 2 {
+			t.Errorf("%d asks", l.sa.count())
+		}
+	})
+}
+
 // field case 8 (b): a notice for a GID; the next ask sees the new LID at once.
 func TestFlushGID(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, l *lab) {

@@ -177,7 +177,8 @@ func (x *builtinEndpoint) knownRoute(ask *Ask, key *cache.Key) *Resolution {
 	}
 	var rec [64]byte
 	now := e.Now()
-	m, since, ok := e.cache.GetSince(key, now, &rec)
+	own := cache.MakeKey(ask.slot, ask.Dst.Kind, ask.Dst.Bytes())
+	m, since, ok := e.cache.GetSince(key, &own, now, &rec)
 	if !ok || m.Status != 0 || now >= m.Refresh || m.Refresh <= ask.port.state.staleUntil.Load() {
 		return nil
 	}
