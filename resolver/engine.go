@@ -41,7 +41,6 @@ type Engine struct {
 	failures  failureLog
 
 	refreshAge  int64        // age at which hits look again, MaxInt64: never
-	destFlushed atomic.Int64 // when a destination was flushed last
 	failedUntil atomic.Int64 // failures with a deadline up to this are forgotten
 	stop        chan struct{}
 	kick        chan struct{}

@@ -44,7 +44,6 @@ func (e *Engine) FlushDest(dst Addr) (n int) {
 	case cache.KindLID:
 		return e.FlushLID(dst.LID())
 	}
-	e.destFlushed.Store(e.Now())
 	gids := map[mad.GID]bool{}
 	n = e.deleteDest(&dst, gids)
 	for g := range gids {

@@ -252,6 +252,26 @@ func TestDroppedBesidePath(t *testing.T) {
 	})
 }
 
+// What is flushed is looked up again, by whichever path it was known; what is not
+// still rests on the path that is known of it.
+func TestFlushDestOthers(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, l *lab) {
+		q, other := byIP("10.0.0.1", "10.0.0.9"), byIP("10.0.0.1", "10.0.0.10")
+		l.knows(q.Dst, 17)
+		l.knows(other.Dst, 18)
+		l.want(byGID(gidOf(17)), StatusSuccess)
+		l.want(byGID(gidOf(18)), StatusSuccess)
+		l.e.FlushDest(q.Dst)
+		l.want(other, StatusSuccess)
+		if l.sa.count() != 2 {
+			t.Errorf("%d asks, one for the other", l.sa.count())
+		}
+		if l.want(q, StatusSuccess); l.sa.count() != 3 {
+			t.Errorf("%d asks, none for what was flushed", l.sa.count())
+		}
+	})
+}
+
 // field case 8 (b): a notice for a GID; the next ask sees the new LID at once.
 func TestFlushGID(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, l *lab) {

@@ -168,8 +168,8 @@ func plainGID(ask *Ask, path *sa.PathRecord) bool {
 }
 
 // knownRoute finds the route that another spelling of the destination led to, if
-// it is fresh. For a refresh it must be from the last half of the refresh age,
-// and nothing from before a flush of destinations counts.
+// it is fresh and not from before the destination was flushed. For a refresh it must
+// be from the last half of the refresh age.
 func (x *builtinEndpoint) knownRoute(ask *Ask, key *cache.Key) *Resolution {
 	e := x.e
 	if ask.Dst.Kind == 0 || ask.Dst.Kind == cache.KindGID || e.cfg.AddrTimeout == 0 {
@@ -182,15 +182,14 @@ func (x *builtinEndpoint) knownRoute(ask *Ask, key *cache.Key) *Resolution {
 	if !ok || m.Status != 0 || now >= m.Refresh || m.Refresh <= ask.port.state.staleUntil.Load() {
 		return nil
 	}
-	flushed := e.destFlushed.Load()
 	if m.Refresh == math.MaxInt64 { // no age to tell
-		if flushed != 0 || ask.Refresh {
+		if ask.Refresh {
 			return nil
 		}
 		return &Resolution{Path: rec, Origin: Origin(m.Origin), asked: now, since: since}
 	}
 	asked := m.Refresh - e.refreshAge
-	if asked <= flushed || ask.Refresh && now-asked > e.refreshAge/2 {
+	if ask.Refresh && now-asked > e.refreshAge/2 {
 		return nil
 	}
 	return &Resolution{Path: rec, Origin: Origin(m.Origin), asked: asked, since: since}
