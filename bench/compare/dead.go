@@ -6,9 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"acmd/mad/fabric"
@@ -68,13 +66,7 @@ func (b *bench) liveDests(spec string) string {
 		b.Fatal(err)
 	}
 	defer f.Close()
-	var text strings.Builder
-	for n := 1; n <= deadLive; n++ {
-		fmt.Fprintf(&text, "ip:%v %v %d\n", fabric.IPv4(n, 1), f.GID(n, 1), f.LID(n, 1))
-	}
-	file := filepath.Join(b.TempDir(), "dests")
-	b.write(file, text.String())
-	return file
+	return b.dests(f, deadLive)
 }
 
 // besideDead measures the others while so many ask for the dead one.

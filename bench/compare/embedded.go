@@ -3,6 +3,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -17,18 +18,17 @@ import (
 type embedded struct {
 	*service.Daemon
 	fab  *fabric.Fabric
-	dir  string // its run directory
 	sock string
 }
 
 // startEmbedded starts one with so many nodes and more lines of options. observe has
 // the fabric before the daemon does.
 func (b *bench) startEmbedded(nodes int, options string, observe func(*fabric.Fabric)) *embedded {
-	e := &embedded{dir: b.TempDir()}
-	e.sock = filepath.Join(e.dir, "ibacm-unix.sock")
-	b.write(filepath.Join(e.dir, "opts.cfg"), "log_file "+filepath.Join(e.dir, "log")+"\nlock_file "+filepath.Join(e.dir, "pid")+"\nbpf_dir none\n"+options)
+	dir := b.TempDir()
+	e := &embedded{sock: filepath.Join(dir, "ibacm-unix.sock")}
+	b.write(filepath.Join(dir, "opts.cfg"), "log_file "+filepath.Join(dir, "log")+"\nlock_file "+filepath.Join(dir, "pid")+"\nbpf_dir none\n"+options)
 	d, err := service.Start(service.Options{
-		OptionsFile: filepath.Join(e.dir, "opts.cfg"), AddressFile: filepath.Join(e.dir, "none.cfg"), RunDir: e.dir,
+		OptionsFile: filepath.Join(dir, "opts.cfg"), AddressFile: filepath.Join(dir, "none.cfg"), RunDir: dir,
 		Fabric: fmt.Sprintf("embedded:nodes=%d", nodes), Version: "compare", Getenv: func(string) string { return "" },
 		Observe: func(t transport.Fabric) {
 			e.fab = t.(*fabric.Fabric)
@@ -47,15 +47,27 @@ func (b *bench) startEmbedded(nodes int, options string, observe func(*fabric.Fa
 	return e
 }
 
-// dests writes acmload's list of the first so many other nodes, by IPv4 address.
-func (e *embedded) dests(b *bench, count int) string {
+// dests writes acmload's list of nodes 1 to count, by IPv4 address. A fabric of the
+// daemon's configuration has the daemon's nodes.
+func (b *bench) dests(f *fabric.Fabric, count int) string {
 	var list strings.Builder
 	for n := 1; n <= count; n++ {
-		fmt.Fprintf(&list, "ip:%v %v %d\n", fabric.IPv4(n, 1), e.fab.GID(n, 1), e.fab.LID(n, 1))
+		fmt.Fprintf(&list, "ip:%v %v %d\n", fabric.IPv4(n, 1), f.GID(n, 1), f.LID(n, 1))
 	}
-	file := filepath.Join(e.dir, "dests")
+	file := filepath.Join(b.TempDir(), "dests")
 	b.write(file, list.String())
 	return file
+}
+
+// state reads what acmctl shows of it.
+func (e *embedded) state(b *bench, into any) {
+	text, err := json.Marshal(e.State())
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		b.Fatalf("state: %w", err)
+	}
 }
 
 // src is the daemon's own address, for acmload.

@@ -6,10 +6,8 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"path/filepath"
 	"regexp"
 	"strconv"
-	"strings"
 
 	"acmd/mad"
 	"acmd/mad/fabric"
@@ -115,12 +113,7 @@ func (b *bench) fastMany(stock []server) {
 		b.Fatal(err)
 	}
 	defer twin.Close()
-	var text strings.Builder
-	for i := 1; i < nodes; i++ {
-		fmt.Fprintf(&text, "ip:%v %v %d\n", fabric.IPv4(i, 1), twin.GID(i, 1), twin.LID(i, 1))
-	}
-	dests := filepath.Join(b.TempDir(), "dests")
-	b.write(dests, text.String())
+	dests := b.dests(twin, manyPaths)
 	where := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	many := func(where string, conns int, extra ...string) result {
 		return b.resolve("many paths", append([]string{"-s", where, "-pid", d.pid(), "-c", strconv.Itoa(conns), "-dests", dests,

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"acmd/mad/fabric"
-	"acmd/resolver/control"
 )
 
 const (
@@ -61,7 +60,7 @@ func (b *bench) scrapeOnce() (r scrapeRun) {
 			}
 		})
 	})
-	load := b.resolve("scrape", "-s", e.sock, "-pid", strconv.Itoa(os.Getpid()), "-c", "4", "-once", "-src", e.src(), "-dests", e.dests(b, scrapePaths))
+	load := b.resolve("scrape", "-s", e.sock, "-pid", strconv.Itoa(os.Getpid()), "-c", "4", "-once", "-src", e.src(), "-dests", b.dests(e.fab, scrapePaths))
 	if load.OK != scrapePaths || mads.Load() < scrapePaths {
 		b.warn("scrape: %d of %d paths, %d MADs", load.OK, scrapePaths, mads.Load())
 	}
@@ -89,14 +88,11 @@ func (b *bench) scrapeOnce() (r scrapeRun) {
 // daemon asks for within its first second. After that it sends nothing of itself for
 // minutes.
 func (e *embedded) waitSubscribed(b *bench) {
-	c := control.NewClient(e.dir)
 	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		var st struct {
 			Ports []struct{ SA struct{ Subscribed int } }
 		}
-		if err := c.Do(context.Background(), "GET", "state", nil, &st); err != nil {
-			b.Fatalf("state: %w", err)
-		}
+		e.state(b, &st)
 		if len(st.Ports) == 1 && st.Ports[0].SA.Subscribed > 0 {
 			return
 		}

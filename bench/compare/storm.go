@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"strconv"
@@ -138,7 +137,7 @@ func (b *bench) stormOnce(delay time.Duration) stormRun {
 	})
 	var r stormRun
 	r.load = b.resolve("storm", "-s", e.sock, "-pid", strconv.Itoa(os.Getpid()), "-c", strconv.Itoa(stormClients),
-		"-pipeline", "64", "-each", "-src", e.src(), "-dests", e.dests(b, stormPaths))
+		"-pipeline", "64", "-each", "-src", e.src(), "-dests", b.dests(e.fab, stormPaths))
 	r.counters, r.joined = b.countersOf(e)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -168,12 +167,6 @@ func (b *bench) countersOf(e *embedded) ([]uint64, uint64) {
 	var state struct {
 		Engine resolver.Stats `json:"engine"`
 	}
-	text, err := json.Marshal(e.State())
-	if err == nil {
-		err = json.Unmarshal(text, &state)
-	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	e.state(b, &state)
 	return counters, state.Engine.Joined
 }
