@@ -147,6 +147,10 @@ func Errors(list []Problem, check bool) error {
 	return errors.Join(errs...)
 }
 
+// TrimMark takes the byte order mark off the first line of a file: some editors write
+// UTF-8 with one.
+func TrimMark(b []byte) []byte { return bytes.TrimPrefix(b, []byte("\ufeff")) }
+
 // eachLine splits r into lines and lines into words. A comment has # in its
 // first column; one that is indented, or stands behind a line, names no option
 // either and is dropped too.
@@ -169,7 +173,7 @@ func eachLine(r io.Reader, log *Problems, f func(line int, words []string)) erro
 			return fmt.Errorf("longer than %d bytes", MaxFile)
 		}
 		if n == 1 {
-			b = bytes.TrimPrefix(b, []byte("\ufeff")) // the mark of editors that write UTF-8 with one
+			b = TrimMark(b)
 		}
 		if bytes.IndexByte(b, 0) >= 0 {
 			log.Warn(n, "line has a NUL byte, ignored")

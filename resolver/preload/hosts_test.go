@@ -95,6 +95,15 @@ func TestHostsRows(t *testing.T) {
 	}
 }
 
+// An editor that writes a byte order mark spoils no row, nor a comment.
+func TestHostsMark(t *testing.T) {
+	for _, text := range []string{"\ufeff10.0.0.3 fe80::3\r\n", "\ufeff# hosts\n10.0.0.3 fe80::3\n"} {
+		if h, ps := readHosts(t, text); h.Len() != 1 || len(ps) > 0 {
+			t.Errorf("%q: %d rows, %q", text, h.Len(), ps)
+		}
+	}
+}
+
 func TestHostsRoundTrip(t *testing.T) {
 	name := rapid.StringMatching(`[A-Za-z_][A-Za-z0-9._-]{0,63}`)
 	rapid.Check(t, func(t *rapid.T) {

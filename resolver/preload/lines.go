@@ -32,6 +32,9 @@ func eachLine(r io.Reader, log *config.Problems, f func(n int, b []byte)) error 
 		if err != nil && err != io.EOF {
 			return err
 		}
+		if n == 1 {
+			b = config.TrimMark(b)
+		}
 		if b = bytes.TrimRight(b, " \t\r\n"); len(b) > 0 {
 			f(n, b)
 		}
