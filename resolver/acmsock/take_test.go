@@ -108,16 +108,23 @@ func TestNextBehindLeft(t *testing.T) {
 	}
 }
 
-// While an answer is outstanding, part of the next question is not left: the client
-// must have room for the rest of it.
-func TestPartBehindLeft(t *testing.T) {
+// withLeft is a client whose question was left, and its end.
+func withLeft(t *testing.T, tid uint64) (*loop, *conn, int) {
+	t.Helper()
 	l, _ := lingering(t)
 	c, fd := l.connected(t)
 	l.alone = true
-	l.asked(t, c, fd, ask(1, 1, 1))
+	l.asked(t, c, fd, ask(tid, 1, 1))
 	if c.left == 0 {
-		t.Fatal("the first question was taken")
+		t.Fatal("the question was taken")
 	}
+	return l, c, fd
+}
+
+// While an answer is outstanding, part of the next question is not left: the client
+// must have room for the rest of it.
+func TestPartBehindLeft(t *testing.T) {
+	l, c, fd := withLeft(t, 1)
 	next := ask(2, 0, 2)
 	l.asked(t, c, fd, next[:30])
 	if c.left > 0 || len(c.in) != 30 {
@@ -131,13 +138,7 @@ func TestPartBehindLeft(t *testing.T) {
 // A question that was answered is taken, whether the engine still has one that it
 // superseded or not.
 func TestSupersedingTaken(t *testing.T) {
-	l, _ := lingering(t)
-	c, fd := l.connected(t)
-	l.alone = true
-	l.asked(t, c, fd, ask(0, 1, 1))
-	if c.left == 0 {
-		t.Fatal("the first question was taken")
-	}
+	l, c, fd := withLeft(t, 0)
 	l.asked(t, c, fd, ask(0, 0, 2))
 	if c.left > 0 || c.waiting != 1 || !c.idle() {
 		t.Errorf("left %d, waiting %d, owed %d", c.left, c.waiting, c.owed())

@@ -56,8 +56,9 @@ func reload(t *testing.T, d *Daemon) []string {
 	return warnings
 }
 
-// What a reload cannot put into force is not said to be.
-func TestReloadKeeps(t *testing.T) {
+// startNamed runs a daemon that has an address file.
+func startNamed(t *testing.T) (Options, *Daemon) {
+	t.Helper()
 	o := embedded(t)
 	if err := os.WriteFile(o.AddressFile, []byte("here fab0 1 default\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -66,7 +67,13 @@ func TestReloadKeeps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.Stop()
+	t.Cleanup(func() { d.Stop() })
+	return o, d
+}
+
+// What a reload cannot put into force is not said to be.
+func TestReloadKeeps(t *testing.T) {
+	o, d := startNamed(t)
 	log := filepath.Join(o.RunDir, "log")
 	at := slices.IndexFunc(d.Config(), func(s control.Setting) bool { return s.Name == "log_file" })
 	before := d.Config()[at]
@@ -95,15 +102,7 @@ func TestReloadKeeps(t *testing.T) {
 
 // A file that is not there any more takes what it said along, and that is told once.
 func TestReloadFileGone(t *testing.T) {
-	o := embedded(t)
-	if err := os.WriteFile(o.AddressFile, []byte("here fab0 1 default\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	d, err := Start(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Stop()
+	o, d := startNamed(t)
 	if w := reload(t, d); len(w) != 0 {
 		t.Errorf("nothing has changed: %q", w)
 	}
