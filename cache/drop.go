@@ -64,6 +64,11 @@ func (c *Cache) lastInvalidation(h uint64, it *item) uint64 {
 	return last
 }
 
+// Dropped reports whether everything of a scope was dropped after since.
+func (c *Cache) Dropped(s Scope, since Epoch) bool {
+	return s >= MaxScopes || max(c.epochs.all.Load(), c.scopes[s].Load()) > uint64(since)
+}
+
 // Epoch returns the current point in the order of invalidations. A flight takes
 // it before it asks.
 func (c *Cache) Epoch() Epoch { return Epoch(c.epochs.seq.Load()) }

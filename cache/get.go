@@ -84,6 +84,12 @@ func (c *Cache) GetSince(k, derived *Key, now int64, rec *[64]byte) (Meta, Epoch
 	return m, Epoch(since), true
 }
 
+// Takes reports whether Put would publish an answer: nothing that concerns it was
+// invalidated after since.
+func (c *Cache) Takes(k *Key, rec *[64]byte, m Meta, since Epoch) bool {
+	return k.valid() && m.Scope < MaxScopes && c.wouldPut(k, rec, &m, uint64(since))
+}
+
 // wouldPut tells whether nothing that concerns an entry was invalidated after since.
 func (c *Cache) wouldPut(k *Key, rec *[64]byte, m *Meta, since uint64) bool {
 	it := makeItem(k, rec, m, Epoch(since))

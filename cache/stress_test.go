@@ -99,8 +99,12 @@ func TestGetSinceInvalidated(t *testing.T) {
 			p.SetDGID(testGID(1))
 			p.SetDLID(7)
 			m := Meta{Scope: 3, Deadline: math.MaxInt64}
-			if !c.Put(&k, (*[64]byte)(&p), m, c.Epoch()) {
+			since := c.Epoch()
+			if !c.Put(&k, (*[64]byte)(&p), m, since) {
 				t.Fatal("refused")
+			}
+			if !c.Takes(&k, (*[64]byte)(&p), m, since) || c.Dropped(3, since) {
+				t.Errorf("%s, before: not taken again", name)
 			}
 			var rec [64]byte
 			if got, _, ok := c.GetSince(&k, &other, 0, &rec); !ok || got != m || rec != p {
@@ -109,6 +113,12 @@ func TestGetSinceInvalidated(t *testing.T) {
 			c.epochs.raise(thing(c))
 			if _, _, ok := c.GetSince(&k, &other, 0, &rec); ok {
 				t.Errorf("%s is invalidated, and the entry found", name)
+			}
+			if took := c.Takes(&k, (*[64]byte)(&p), m, since); took != (name == "the other" && k != other) || took != c.Put(&k, (*[64]byte)(&p), m, since) {
+				t.Errorf("%s is invalidated: taken %v, not as by Put", name, took)
+			}
+			if c.Dropped(3, since) != (name == "everything" || name == "the scope") || c.Dropped(4, since) != (name == "everything") || c.Dropped(3, c.Epoch()) {
+				t.Errorf("%s is invalidated: wrong about the scope", name)
 			}
 		}
 	}
