@@ -25,9 +25,10 @@ type builtinPort struct {
 }
 
 type builtinEndpoint struct {
-	e   *Engine
-	sa  SA
-	row *bpf.Endpoint
+	e     *Engine
+	sa    SA
+	row   *bpf.Endpoint
+	table atomic.Pointer[pathTable] // nil: there is none
 }
 
 type builtinAddress struct{}
@@ -40,7 +41,7 @@ func (b *builtin) OpenPort(p *OpenPort) (ProviderPort, error)           { return
 func (p *builtinPort) Close()                          {}
 func (p *builtinPort) HandleEvent(transport.EventType) {}
 func (p *builtinPort) OpenEndpoint(ep *Endpoint) (ProviderEndpoint, error) {
-	return &builtinEndpoint{p.e, p.sa, p.e.counters.endpoint(ep)}, nil
+	return &builtinEndpoint{e: p.e, sa: p.sa, row: p.e.counters.endpoint(ep)}, nil
 }
 
 func (x *builtinEndpoint) Close()                 {}

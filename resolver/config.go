@@ -56,7 +56,7 @@ type RouteSource interface {
 //
 // is opened anew when that channel is closed: its device went, though it may be
 // back by the time that anybody looks. One that is an [Informer] also passes on
-// what the SM tells by itself.
+// what the SM tells by itself, one that is a [Tabler] can be asked for many paths at once.
 type SA interface {
 	// Path asks for one path. done is called exactly once, from any goroutine,
 	// possibly before Path returns. rec is copied.
@@ -130,6 +130,10 @@ type Config struct {
 	// at most RefreshRate of them a second. Negative: never.
 	Refresh     time.Duration
 	RefreshRate int
+
+	// Prefetch asks for the paths to all ports at once where the SA is a [Tabler].
+	// Without caching of addresses it does nothing.
+	Prefetch bool
 
 	// Poll is how often devices and addresses are looked at beside events.
 	Poll time.Duration

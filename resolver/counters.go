@@ -99,12 +99,18 @@ type Stats struct {
 	SourceAsks     uint64 `json:"source_asks"`     // questions to the host's routing
 	Notices        uint64 `json:"notices"`         // told by the SM
 	NoticeDrops    uint64 `json:"notice_drops"`    // paths dropped for them
+	Tables         uint64 `json:"tables"`          // times that all paths of an endpoint came at once
+	TableFailures  uint64 `json:"table_failures"`  // times that they did not
+	TablePaths     int    `json:"table_paths"`     // paths in the tables now
+	TableRoutes    uint64 `json:"table_routes"`    // routes found there
 }
 
 type engineStats struct {
 	started, joined, refused, late, voided, routeAsks, routeShared atomic.Uint64
 	refreshes, refreshDropped, negative, sourceAsks                atomic.Uint64
 	notices, noticeDrops                                           atomic.Uint64
+	tables, tableFailures, tableRoutes                             atomic.Uint64
+	tablePaths                                                     atomic.Int64
 }
 
 // Stats returns a snapshot of the engine's own figures.
@@ -115,6 +121,7 @@ func (e *Engine) Stats() Stats {
 		Voided: s.voided.Load(), RouteAsks: s.routeAsks.Load(), RouteShared: s.routeShared.Load(),
 		Refreshes: s.refreshes.Load(), RefreshDropped: s.refreshDropped.Load(), Negative: s.negative.Load(),
 		SourceAsks: s.sourceAsks.Load(), Notices: s.notices.Load(), NoticeDrops: s.noticeDrops.Load(),
+		Tables: s.tables.Load(), TableFailures: s.tableFailures.Load(), TablePaths: int(s.tablePaths.Load()), TableRoutes: s.tableRoutes.Load(),
 	}
 	e.flights.mu.Lock()
 	out.Flights, out.Waiters = e.flights.inFlight, e.flights.waiting

@@ -37,6 +37,7 @@ type Engine struct {
 	providers map[string]Provider // by name in lower case; fixed
 	routes    routeTable
 	refresh   refresher
+	prefetch  prefetcher
 	stats     engineStats
 	failures  failureLog
 
@@ -79,6 +80,7 @@ func New(cfg Config) (*Engine, error) {
 	e.flights.init(e)
 	e.routes.init()
 	e.refresh.init(cfg.RefreshRate)
+	e.prefetch.init()
 	if err := e.initProviders(); err != nil {
 		return nil, err
 	}
@@ -89,6 +91,10 @@ func New(cfg Config) (*Engine, error) {
 	e.done.Add(2)
 	go e.topologyLoop()
 	go e.refreshLoop()
+	if cfg.Prefetch && cfg.AddrTimeout != 0 {
+		e.done.Add(1)
+		go e.prefetchLoop()
+	}
 	return e, nil
 }
 

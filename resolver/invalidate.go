@@ -19,6 +19,7 @@ import (
 
 // FlushAll drops everything that is cached.
 func (e *Engine) FlushAll() int {
+	defer e.prefetch.wake()
 	e.addrs.Flush()
 	return e.cache.Flush()
 }
@@ -100,6 +101,7 @@ func (e *Engine) CacheStats() cache.Stats { return e.cache.Stats() }
 func (e *Engine) dropScope(s cache.Scope) {
 	e.addrs.DropScope(s)
 	e.cache.DropScope(s)
+	e.prefetch.wake()
 }
 
 // scopeDrops returns the drops of everything that starts at a port.
@@ -117,6 +119,7 @@ func (e *Engine) scopeDrops(p *portState) (drops []func()) {
 func (e *Engine) markStale(p *portState) {
 	if e.refreshAge != int64(Forever) {
 		p.staleUntil.Store(e.Now() + e.refreshAge)
+		e.prefetch.wake()
 	}
 }
 

@@ -4,12 +4,14 @@ package resolver_test
 
 import (
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"acmd/mad"
 	"acmd/mad/ibsim"
+	"acmd/mad/madtest"
 	"acmd/mad/madtest/peer"
 	"acmd/mad/transport"
 	"acmd/resolver"
@@ -35,7 +37,7 @@ type liveNode struct {
 	client atomic.Pointer[saclient.Client]
 }
 
-func newLive(t *testing.T, cfg ibsim.Config) *liveNode {
+func newLive(t *testing.T, cfg ibsim.Config, edit ...func(*resolver.Config)) *liveNode {
 	t.Helper()
 	l := &liveNode{t: t, fab: peer.StartFabric(t, "small.net", peer.Console())}
 	cfg.Base, cfg.Node, cfg.Poll = l.fab.SockName, "node-a", 100*time.Millisecond
@@ -51,7 +53,7 @@ func newLive(t *testing.T, cfg ibsim.Config) *liveNode {
 			e.Kick()
 		}
 	}
-	l.e, err = resolver.New(resolver.Config{
+	rc := resolver.Config{
 		Fabric: sim, Host: &hostnet.Static{}, Log: log, AddrTimeout: 24 * time.Hour, RouteTimeout: resolver.Forever,
 		Refresh: resolver.DefaultRefresh, NegativeTimeout: time.Second, RequestTimeout: 10 * time.Second,
 		OpenSA: func(device string, info transport.PortInfo) (resolver.SA, error) {
@@ -63,8 +65,11 @@ func newLive(t *testing.T, cfg ibsim.Config) *liveNode {
 			l.client.Store(c)
 			return acmp.EngineSA{Client: c}, nil
 		},
-	})
-	if err != nil {
+	}
+	for _, f := range edit {
+		f(&rc)
+	}
+	if l.e, err = resolver.New(rc); err != nil {
 		t.Fatal(err)
 	}
 	engine.Store(l.e)
@@ -159,6 +164,20 @@ func TestLivePlain(t *testing.T) {
 	}
 	if st := l.client.Load().Stats(); st.Subscribed != 0 || st.SubscribeErrors != 0 {
 		t.Errorf("%+v", st)
+	}
+}
+
+// The simulator hands on the first packet of a table, which has three paths: that is
+// told, nobody takes them for all, and paths are asked for one by one.
+func TestLivePrefetchCut(t *testing.T) {
+	var out madtest.Output
+	l := newLive(t, ibsim.Config{}, prefetching, func(c *resolver.Config) { c.Log = slog.New(slog.NewTextHandler(&out, nil)) })
+	l.until("an answer to the question for the table", func() bool { return l.e.Stats().TableFailures > 0 })
+	if st := l.e.Stats(); st.Tables != 0 || !strings.Contains(out.String(), resolver.ErrCut.Error()) {
+		t.Errorf("%+v, the log says:\n%s", st, out.String())
+	}
+	if a := l.ask(liveB); a.Status != resolver.StatusSuccess || l.e.Stats().TableRoutes != 0 {
+		t.Errorf("%v %v", a.Status, a.Err)
 	}
 }
 

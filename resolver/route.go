@@ -67,6 +67,10 @@ func (x *builtinEndpoint) route(ask *Ask, mask sa.ComponentMask, path *sa.PathRe
 		return
 	}
 	if !plainGID(ask, path) {
+		if r := x.fetched(ask, path); r != nil {
+			done(r)
+			return
+		}
 		since, asked := e.cache.Epoch(), e.Now()
 		x.askRoute(ask, mask, path, func(r SAResult) {
 			e.timeStep(bpf.LatRoute, asked)
@@ -75,7 +79,11 @@ func (x *builtinEndpoint) route(ask *Ask, mask sa.ComponentMask, path *sa.PathRe
 		return
 	}
 	w := routeWait{ask: ask, key: cache.MakeKey(ask.slot, cache.KindGID, path[8:24]), done: done}
-	if r := x.knownRoute(ask, &w.key); r != nil {
+	r := x.knownRoute(ask, &w.key)
+	if r == nil {
+		r = x.fetched(ask, path)
+	}
+	if r != nil {
 		done(r)
 		return
 	}
@@ -199,6 +207,15 @@ func (x *builtinEndpoint) knownRoute(ask *Ask, key *cache.Key) *Resolution {
 func (x *builtinEndpoint) askRoute(ask *Ask, mask sa.ComponentMask, path *sa.PathRecord, done func(SAResult)) {
 	x.e.stats.routeAsks.Add(1)
 	x.row.Add(uintptr(ask.slot), CounterRouteQuery, 1)
+	if t := x.table.Load(); t != nil {
+		to, tell := *path, done
+		done = func(r SAResult) {
+			if st, _ := saFailure(&r); st == StatusNoData {
+				t.drop(&to)
+			}
+			tell(r)
+		}
+	}
 	x.sa.Path(mask, path, done)
 }
 

@@ -255,6 +255,7 @@ func (e *Engine) apply() {
 	e.counters.setActive(t)
 	dropAll()
 	e.dropLocals(old, t)
+	e.prefetch.wake()
 	e.report(old, t, ib)
 }
 

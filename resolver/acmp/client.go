@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"acmd/mad"
 	madsa "acmd/mad/sa"
 	"acmd/mad/transport"
 	"acmd/resolver"
@@ -20,6 +21,7 @@ type EngineSA struct{ Client *sa.Client }
 var (
 	_ resolver.SA       = EngineSA{}
 	_ resolver.Informer = EngineSA{}
+	_ resolver.Tabler   = EngineSA{}
 )
 
 // Path implements resolver.SA.
@@ -31,6 +33,38 @@ func (e EngineSA) Path(mask madsa.ComponentMask, rec *madsa.PathRecord, done fun
 			out.Err = nil
 		}
 		done(out)
+	})
+}
+
+// Tables come in many packets that the transport puts together, and an SA has work
+// with them: a second copy of the question is not sent before that is over.
+const (
+	tableGap   = 10 * time.Second
+	tableTries = 2
+)
+
+// Table implements resolver.Tabler.
+func (e EngineSA) Table(mask madsa.ComponentMask, rec *madsa.PathRecord, done func([]madsa.PathRecord, error)) {
+	q := &sa.Query{Method: mad.MethodGetTable, Attr: madsa.AttrPathRecord, Mask: mask, Data: rec[:], Gap: tableGap, Tries: tableTries}
+	e.Client.Do(q, func(r *sa.Result) {
+		if r.Err != nil {
+			done(nil, r.Err)
+			return
+		}
+		if r.Partial {
+			done(nil, resolver.ErrCut)
+			return
+		}
+		n, err := madsa.CheckTable(r.Message, len(rec))
+		if err != nil {
+			done(nil, err)
+			return
+		}
+		paths := make([]madsa.PathRecord, 0, n)
+		for p := range madsa.Records(r.Message, len(rec)) {
+			paths = append(paths, madsa.PathRecord(p))
+		}
+		done(paths, nil)
 	})
 }
 

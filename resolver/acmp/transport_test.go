@@ -62,6 +62,48 @@ func TestByQP1(t *testing.T) {
 }
 
 // The engine's view of the SA client.
+// A table is the paths of the SA as it tells them, however many packets they are, or an
+// error that says why there is none.
+func TestEngineSATable(t *testing.T) {
+	for _, nodes := range []int{2, 4, 500} { // one packet, two, many
+		inBubble(t, fabric.Config{Nodes: nodes}, func(t *testing.T, f *fabric.Fabric) {
+			nd := start(t, f, 0, Config{})
+			var e resolver.Tabler = EngineSA{nd.client}
+			var rec madsa.PathRecord
+			rec.SetSGID(f.GID(0, 1))
+			rec.SetReversibleNumPath(true, 1)
+			const mask = madsa.PathSGID | madsa.PathReversible | madsa.PathNumPath
+			ask := func() (paths []madsa.PathRecord, err error) {
+				done := make(chan struct{})
+				e.Table(mask, &rec, func(p []madsa.PathRecord, e error) { paths, err = p, e; close(done) })
+				<-done
+				return paths, err
+			}
+			paths, err := ask()
+			if err != nil || len(paths) != nodes {
+				t.Fatalf("%d nodes: %d paths, %v", nodes, len(paths), err)
+			}
+			for i := range paths {
+				q := rec
+				q.SetDGID(paths[i].DGID())
+				if want, _ := f.SAPath(mask|madsa.PathDGID, &q); paths[i] != want {
+					t.Errorf("%d nodes: path %d is\n% x, alone\n% x", nodes, i, paths[i], want)
+				}
+			}
+			refused := f.AddRule(fabric.Rule{Attr: madsa.AttrPathRecord, Do: fabric.Answer, Status: mad.Status(madsa.StatusNoResources) << 8})
+			if paths, err := ask(); err == nil || len(paths) != 0 {
+				t.Errorf("refused: %d paths, %v", len(paths), err)
+			}
+			refused.Remove()
+			f.AddRule(fabric.Rule{Attr: madsa.AttrPathRecord, Do: fabric.Drop})
+			begin := time.Now()
+			if _, err := ask(); err == nil || time.Since(begin) < 2*tableGap {
+				t.Errorf("not answered: %v after %v", err, time.Since(begin))
+			}
+		})
+	}
+}
+
 func TestEngineSA(t *testing.T) {
 	inBubble(t, fabric.Config{Nodes: 4}, func(t *testing.T, f *fabric.Fabric) {
 		nd := start(t, f, 0, Config{})
