@@ -46,15 +46,23 @@ func (l *loader) inert() {
 	if !slices.Contains(s.AddrProt, sourceACM) {
 		l.nothing("resolve_depth", "addr_prot does not name acm")
 	}
-	if !s.RoutePreload {
-		l.nothing("route_data_file", "route_preload is none")
+	if s.RoutePreload != PreloadFile {
+		l.nothing("route_data_file", "route_preload is "+wordOf(routePreloads, s.RoutePreload))
+	}
+	if s.RoutePreload == PreloadSA {
+		switch {
+		case s.RouteProt != RouteSA:
+			l.nothing("route_preload", "with route_prot "+wordOf(routeProts, s.RouteProt)+" the SA is not asked for paths")
+		case s.AddrTimeout == 0:
+			l.nothing("route_preload", "with addr_timeout 0 nothing is kept")
+		}
 	}
 	if !s.AddrPreload {
 		l.nothing("addr_data_file", "addr_preload is none")
 	}
-	if slices.Contains(s.AddrProt, sourcePreload) && !s.AddrPreload && !s.RoutePreload {
+	if slices.Contains(s.AddrProt, sourcePreload) && !s.AddrPreload && s.RoutePreload != PreloadFile {
 		at := s.origins["addr_prot"]
-		l.log.Warn(at.Line, "option addr_prot: %s has no effect: addr_preload and route_preload are none", sourcePreload)
+		l.log.Warn(at.Line, "option addr_prot: %s has no effect: neither addr_preload nor route_preload names a file", sourcePreload)
 	}
 	l.most("retries", &s.Retries, MaxRetries)
 	l.most("sa_depth", &s.SAWindow, MaxSAWindow)

@@ -46,7 +46,7 @@ var options = []option{
 	number("recv_depth", 1, 65535, func(s *Settings) *int { return &s.RecvDepth }),
 	word("min_mtu", mtus, func(s *Settings) *mad.MTU { return &s.MinMTU }),
 	word("min_rate", rates, func(s *Settings) *mad.Rate { return &s.MinRate }),
-	word("route_preload", routePreloads, func(s *Settings) *bool { return &s.RoutePreload }),
+	word("route_preload", routePreloads, func(s *Settings) *RoutePreload { return &s.RoutePreload }),
 	path("route_data_file", func(s *Settings) *string { return &s.RouteDataFile }),
 	word("addr_preload", addrPreloads, func(s *Settings) *bool { return &s.AddrPreload }),
 	path("addr_data_file", func(s *Settings) *string { return &s.AddrDataFile }),
@@ -88,7 +88,7 @@ var (
 	serverModes    = []pair[ServerMode]{{"unix", ModeUnix}, {"loop", ModeLoop}, {"open", ModeOpen}}
 	routeProts     = []pair[RouteProt]{{"sa", RouteSA}, {"acm", RouteACM}}
 	loopbackProts  = []pair[bool]{{"none", false}, {"local", true}}
-	routePreloads  = []pair[bool]{{"none", false}, {"no", false}, {"opensm_full_v1", true}}
+	routePreloads  = []pair[RoutePreload]{{"none", PreloadNone}, {"no", PreloadNone}, {"opensm_full_v1", PreloadFile}, {"sa", PreloadSA}}
 	addrPreloads   = []pair[bool]{{"none", false}, {"no", false}, {"acm_hosts", true}}
 	fastPaths      = []pair[FastPath]{{"off", FastPathOff}, {"kernel", FastPathKernel}, {"kernel-all", FastPathAll}}
 	fastPathMisses = []pair[bool]{{"fail", false}, {"wait", true}}

@@ -50,6 +50,15 @@ const (
 	RouteACM                  // parameters of the multicast group
 )
 
+// RoutePreload says where paths come from before anybody asks for them.
+type RoutePreload uint8
+
+const (
+	PreloadNone RoutePreload = iota
+	PreloadFile              // OpenSM's full dump of path records
+	PreloadSA                // one question to the SA
+)
+
 func (p RouteProt) String() string { return wordOf(routeProts, p) }
 
 // FastPath says on which connections the kernel answers.
@@ -95,10 +104,10 @@ type Settings struct {
 	MinMTU       mad.MTU       // MTU code of the group that everybody can join
 	MinRate      mad.Rate      // rate code of that group
 
-	RoutePreload  bool   // route_preload opensm_full_v1
-	RouteDataFile string // path
-	AddrPreload   bool   // addr_preload acm_hosts
-	AddrDataFile  string // path
+	RoutePreload  RoutePreload //
+	RouteDataFile string       // path
+	AddrPreload   bool         // addr_preload acm_hosts
+	AddrDataFile  string       // path
 
 	Providers       []ProviderRule // in file order
 	DefaultProvider string         // provider of ports that no rule matches

@@ -49,6 +49,10 @@ var engineMetrics = []family[resolver.Stats]{
 	counter("cache_negative_total", "Failures remembered.", func(s *resolver.Stats) uint64 { return s.Negative }),
 	counter("notices_total", "Notices of the SM about ports, groups and routes.", func(s *resolver.Stats) uint64 { return s.Notices }),
 	counter("notice_drops_total", "Paths dropped because of them.", func(s *resolver.Stats) uint64 { return s.NoticeDrops }),
+	counter("path_tables_total", "Times that the paths to all ports came at once.", func(s *resolver.Stats) uint64 { return s.Tables }),
+	counter("path_table_failures_total", "Times that they did not.", func(s *resolver.Stats) uint64 { return s.TableFailures }),
+	gauge("path_table_paths", "Paths that came so and hold.", func(s *resolver.Stats) int64 { return int64(s.TablePaths) }),
+	counter("path_table_routes_total", "Routes found among them, for which the SA was not asked.", func(s *resolver.Stats) uint64 { return s.TableRoutes }),
 	counter("source_questions_total", "Questions to the host's routing for a source address.", func(s *resolver.Stats) uint64 { return s.SourceAsks }),
 }
 

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"acmd/resolver/config"
 	"acmd/resolver/privilege"
 
 	"golang.org/x/sys/unix"
@@ -34,7 +35,7 @@ func (d *Daemon) laterFiles() (list []access) {
 	if s.AddrPreload {
 		add(unix.R_OK, s.AddrDataFile)
 	}
-	if s.RoutePreload {
+	if s.RoutePreload == config.PreloadFile {
 		add(unix.R_OK, s.RouteDataFile)
 	}
 	add(unix.W_OK|unix.X_OK, d.opts.RunDir)

@@ -334,7 +334,7 @@ func preloadFiles(s *config.Settings) (hosts, dump string) {
 	if s.AddrPreload {
 		hosts = s.AddrDataFile
 	}
-	if s.RoutePreload {
+	if s.RoutePreload == config.PreloadFile {
 		dump = s.RouteDataFile
 	}
 	return hosts, dump
