@@ -12,7 +12,7 @@ if [ "${1-}" = -quick ]; then
 	flags=(-quick)
 	shift
 fi
-[ $# -gt 0 ] || set -- machine cached fastpath counting clients pipelined cold cold-gid cold-blocking cold-apart multicast storm scrape dead hostile start gobench
+[ $# -gt 0 ] || set -- machine cached fastpath counting clients pipelined cold cold-gid cold-blocking cold-apart multicast storm prefetch scrape dead hostile start gobench
 mkdir -p out
 [ -x ../bin/acmd ] || make -s -C .. build || exit 1
 go build -o out/compare ./compare || exit 1

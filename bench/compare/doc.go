@@ -14,6 +14,7 @@
 //	cold-apart     both, with OpenSM and the simulator on a processor of their own
 //	multicast      500 addresses of a stock peer that nobody has cached
 //	storm          64 clients ask for the same 1,000 paths at the same moment
+//	prefetch       all paths with one question, before anybody asks
 //	scrape         how long Prometheus waits, and that nothing is asked for it
 //	dead           what one destination that never answers costs the others
 //	hostile        what a flood of forged datagrams costs

@@ -16,7 +16,7 @@ var suites = []struct{ pkg, pattern string }{
 	{"./mad/sa", "Encode|Decode|View|PathMask|Records"},
 	{"./mad/acm", "."},
 	{"./mad/ring", "."},
-	{"./resolver", "Lookup"},
+	{"./resolver", "Lookup|PathTable"},
 	{"./resolver/acmsock", "ParseAndReply"},
 	{"./resolver/sa", "Path$|PathAlone|Fabric"},
 	{"./mad/fabric", "PathGet|PathTable"},

@@ -30,6 +30,7 @@ var comparisons = []struct {
 	{"cold-apart", (*bench).coldApart},
 	{"multicast", (*bench).multicast},
 	{"storm", (*bench).storm},
+	{"prefetch", (*bench).prefetch},
 	{"scrape", (*bench).scrape},
 	{"dead", (*bench).dead},
 	{"hostile", (*bench).hostile},
