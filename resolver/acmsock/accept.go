@@ -110,7 +110,8 @@ func (l *loop) rejectWithSpare(lfd int, cause syscall.Errno) bool {
 	unix.Close(l.spare)
 	fd, errno := accept(lfd)
 	if errno == 0 {
-		unix.Close(fd)
+		l.srv.open.Add(1)
+		l.abandon(handoff{fd: int32(fd), passes: passes(fd)})
 		l.stats.rejected[RejectedDescriptors].add(1)
 		l.count.Add(bpf.Rejected, 1)
 	}
@@ -131,6 +132,8 @@ func (l *loop) admit(fd int, tcp bool) {
 	h := handoff{fd: int32(fd), door: bpf.DoorUnix}
 	if tcp {
 		h.door = bpf.DoorTCP
+	} else {
+		h.passes = passes(fd)
 	}
 	if s.open.Add(1) > int64(s.cfg.MaxClients) {
 		l.reject(h, RejectedClients)
@@ -178,10 +181,19 @@ func (l *loop) reject(h handoff, why RejectReason) {
 
 // abandon gives back what admit took.
 func (l *loop) abandon(h handoff) {
+	if h.passes && !isEmpty(int(h.fd)) {
+		l.srv.discard.add(func() { l.srv.closed(h) })
+		return
+	}
+	l.srv.closed(h)
+}
+
+// closed closes a connection, which counts until then.
+func (s *Server) closed(h handoff) {
 	unix.Close(int(h.fd))
-	l.srv.open.Add(-1)
+	s.open.Add(-1)
 	if h.hasUID {
-		l.srv.users.give(h.uid)
+		s.users.give(h.uid)
 	}
 }
 
@@ -190,7 +202,7 @@ func (l *loop) adopt(h handoff) {
 	if l.gen++; l.gen <= 0 {
 		l.gen = 1
 	}
-	c := &conn{loop: l, fd: h.fd, gen: l.gen, door: h.door, uid: h.uid, hasUID: h.hasUID, events: unix.EPOLLIN}
+	c := &conn{loop: l, fd: h.fd, gen: l.gen, door: h.door, passes: h.passes, uid: h.uid, hasUID: h.hasUID, events: unix.EPOLLIN}
 	if err := c.watch(unix.EPOLL_CTL_ADD); err != nil {
 		l.warn("client rejected", "reason", "epoll", "err", err)
 		l.reject(h, RejectedKernel)
@@ -230,7 +242,7 @@ func (l *loop) close(c *conn, why CloseReason) {
 	l.stats.closed[why].add(1)
 	l.count.Add(bpf.Unsent, c.owed())
 	c.in, c.out, c.ring = nil, nil, nil
-	l.abandon(handoff{fd: c.fd, uid: c.uid, hasUID: c.hasUID})
+	l.abandon(handoff{fd: c.fd, passes: c.passes, uid: c.uid, hasUID: c.hasUID})
 }
 
 // warn logs at most one line in a while, whatever clients do.

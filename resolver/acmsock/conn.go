@@ -72,6 +72,7 @@ type conn struct {
 	hasUID bool
 	uid    uint32
 	door   bpf.Door
+	passes bool        // it can pass descriptors
 	fast   *fastClient // nil: not on the fast path
 
 	missed bool // its last question was not answered at once

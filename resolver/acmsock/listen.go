@@ -144,11 +144,8 @@ func (r *rendezvous) listenUnix(cfg *Config) error {
 }
 
 // refuseDescriptors keeps the clients of a unix socket from passing descriptors
-// (SCM_RIGHTS): their send fails with EPERM. The last close of one that is passed is
-// the receiver's, and takes as long as who passed it likes: that of a TCP socket may
-// linger, that of a locked file waits for its FUSE server. A read also ends behind
-// one, with more in the socket that epoll does not report again. Before Linux 6.16
-// there is no such option, and they are closed as they come.
+// (SCM_RIGHTS): their send fails with EPERM. Before Linux 6.16 there is no such option;
+// a client that passes one is closed then.
 func refuseDescriptors(fd int) { _ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 0) }
 
 func (r *rendezvous) listenTCP(cfg *Config) error {

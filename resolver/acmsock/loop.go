@@ -92,6 +92,8 @@ type loop struct {
 	fds     []handoff
 	touched []*conn
 	dropped [readSize]byte // what take reads
+	msg     unix.Msghdr    // of peek
+	iov     unix.Iovec
 	events  [eventBatch]unix.EpollEvent
 }
 

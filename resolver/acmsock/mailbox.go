@@ -33,6 +33,7 @@ type handoff struct {
 	uid    uint32
 	hasUID bool
 	door   bpf.Door
+	passes bool   // the client can pass descriptors
 	port   uint16 // of a client that the kernel can answer, else 0
 }
 

@@ -24,6 +24,10 @@ func (l *loop) read(c *conn, ended bool) {
 	case errno == unix.EINTR:
 		l.again(c)
 		return
+	case errno == errPassed:
+		l.warn("client closed", "reason", "it passed a descriptor")
+		l.close(c, ClosedPassed)
+		return
 	case errno != 0:
 		l.close(c, failure(errno))
 		return

@@ -29,6 +29,7 @@ type Server struct {
 	open    atomic.Int64
 	pending atomic.Int64
 	users   users
+	discard discarder
 
 	mu      sync.Mutex
 	started bool
@@ -117,6 +118,7 @@ func (s *Server) Drain(ctx context.Context) error {
 			<-l.done
 		}
 	}
+	s.discard.wait()
 	return err
 }
 

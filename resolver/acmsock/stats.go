@@ -18,11 +18,12 @@ const (
 	ClosedBlocked                      // replies not taken in time
 	ClosedFraming                      // no valid message header
 	ClosedShutdown                     // the server ended
+	ClosedPassed                       // it passed a descriptor
 	numCloseReasons = iota
 )
 
 func (r CloseReason) String() string {
-	return [...]string{"client", "error", "partial", "blocked", "framing", "shutdown"}[r]
+	return [...]string{"client", "error", "partial", "blocked", "framing", "shutdown", "descriptor"}[r]
 }
 
 // RejectReason says why a connection was closed as soon as it was accepted.

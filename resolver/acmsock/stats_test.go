@@ -24,7 +24,7 @@ func TestStatsJSON(t *testing.T) {
 		want string
 	}{
 		{st.Rejected, `{"clients":1,"descriptors":3,"kernel":4,"user":2}`},
-		{st.Closed, `{"blocked":4,"client":1,"error":2,"framing":5,"partial":3,"shutdown":6}`},
+		{st.Closed, `{"blocked":4,"client":1,"descriptor":7,"error":2,"framing":5,"partial":3,"shutdown":6}`},
 		{st.Faults, `{"length":3,"opcode":2,"version":1}`},
 	} {
 		if b, err := json.Marshal(c.v); err != nil || string(b) != c.want {

@@ -20,6 +20,11 @@ func recv(fd int32, b []byte, flags uintptr) (int, syscall.Errno) {
 	return int(n), e
 }
 
+func recvmsg(fd int32, m *unix.Msghdr, flags uintptr) (int, syscall.Errno) {
+	n, _, e := syscall.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(m)), flags)
+	return int(n), e
+}
+
 func send(fd int32, b []byte) (int, syscall.Errno) {
 	n, _, e := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(fd),
 		uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_NOSIGNAL, 0, 0)

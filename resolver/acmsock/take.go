@@ -23,15 +23,16 @@ const mostLeft = HeaderSize + 2*RecordSize
 // run before its reply is there, the request is left in the socket until the reply is
 // written: if nobody else has sent anything, or if its last question had to be
 // resolved. In a crowd it waits for a processor in any case, and a second system call
-// costs more than that saves.
+// costs more than that saves. What a client sends that can pass descriptors is looked at
+// before it is taken.
 func (l *loop) receive(c *conn, b []byte) (int, syscall.Errno) {
 	if !l.take(c) {
 		return 0, unix.EIO
 	}
-	if c.door != bpf.DoorUnix || !l.alone && !c.missed {
+	if c.door != bpf.DoorUnix || !l.alone && !c.missed && !c.passes {
 		return recv(c.fd, b, 0)
 	}
-	n, errno := recv(c.fd, b, unix.MSG_PEEK)
+	n, errno := l.peek(c, b)
 	if errno == 0 {
 		c.left = n
 	}

@@ -3,8 +3,8 @@
 # test.sh [KERNEL...]: mad/umad and the whole daemon under real Debian kernels. Each
 # KERNEL is a package name (linux-image-amd64, linux-image-6.12-amd64); the kernels
 # run side by side. Per kernel: mad/umad on InfiniBand ports with OpenSM, mad/umad
-# on soft RoCE, acmd with acmctl on InfiniBand, and with IPoIB on it, answers in the
-# kernel.
+# on soft RoCE, acmd with acmctl on InfiniBand, and with IPoIB on it, the sockets of
+# clients, answers in the kernel.
 #
 # What is downloaded is kept in KLAB_CACHE. Where the lab cannot be prepared (no
 # qemu, no root to install it, no network) that is said and nothing is tested; with
@@ -16,7 +16,7 @@ base=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}
 export KLAB_CACHE=${KLAB_CACHE:-${base:-/tmp}/acmd-kernel-lab}
 [ $# -gt 0 ] || set -- linux-image-amd64 linux-image-6.12-amd64
 # Tests that must have passed in each run; fewer mean that they were not there.
-least_umad=22 least_rxe=3 least_acmd_rxe=1 least_acmd=27 least_ipoib=4 least_maps=14 least_caps=4 least_fast=13
+least_umad=22 least_rxe=3 least_acmd_rxe=1 least_acmd=27 least_ipoib=4 least_maps=14 least_caps=4 least_fast=13 least_sock=90
 
 unprepared() {
 	echo "kernel tests: $*" >&2
@@ -48,6 +48,7 @@ go test -c -o "$work/umad.test" ./mad/umad
 go test -c -o "$work/acmd.test" ./cmd/acmd
 go test -c -o "$work/bpf.test" ./bpf
 go test -c -o "$work/service.test" ./resolver/service
+go test -c -o "$work/acmsock.test" ./resolver/acmsock
 go build -trimpath -o "$work/" ./cmd/acmd ./cmd/acmctl
 # The stock librdmacm, and a client of it: acmctl trace clients watches them.
 make -s -C bench/lab/peerlab build/raitest build/libfakeverbs.so || unprepared "raitest cannot be built (bench/lab/need.sh kernel names what it needs)"
@@ -101,6 +102,9 @@ kernel_tests() {
 	guest "capabilities" $least_caps --net none -t 700 \
 		-e ACMD_CI=1 "$work/acmd.test" -test.v -test.timeout 660s \
 		-test.run '^TestCapabilities(Dropped|ForeignDirectory|Missing|OfUser)$' || bad=1
+	# The guest has no names and too few descriptors for these two.
+	guest "clients' sockets" $least_sock --net none -t 700 \
+		-e ACMD_CI=1 "$work/acmsock.test" -test.v -test.timeout 660s -test.run '^Test' -test.skip '^(TestDial|TestManyConnections)$' || bad=1
 	# The stock librdmacm is not in the guest, and use over minutes is no matter of the kernel.
 	guest "fast path" $least_fast --net none --mem 1024 -t 1200 \
 		-e ACMD_CI=1 -e ACMD_RACE=4000 "$work/service.test" -test.v -test.timeout 1160s \
