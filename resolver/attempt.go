@@ -42,7 +42,7 @@ func (e *Engine) ask(f *flight, to *attempt, tg *target) {
 	to.e, to.f = e, f
 	q, ask := &f.q, &to.Ask
 	ask.Endpoint, ask.SGID, ask.Refresh = tg.ev.ep, tg.sgid, f.refresh
-	ask.slot, ask.port, ask.step = tg.slot, tg.ev.port, &f.mark
+	ask.slot, ask.port, ask.since, ask.step = tg.slot, tg.ev.port, f.since, &f.mark
 	if q.Kind == ByAddress {
 		ask.Src, ask.Dst = q.Src, q.Dst
 		ask.Path = fillPath(tg, &sa.PathRecord{})

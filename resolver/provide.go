@@ -88,9 +88,10 @@ type Ask struct {
 	// Refresh tells that nobody waits: a known path is checked.
 	Refresh bool
 
-	slot uint16 // of the cache key: endpoint and source GID
-	port *portView
-	step *stepMark
+	slot  uint16 // of the cache key: endpoint and source GID
+	port  *portView
+	since cache.Epoch // before port was looked up
+	step  *stepMark
 }
 
 // Resolution is a provider's answer.

@@ -71,10 +71,10 @@ func (x *builtinEndpoint) route(ask *Ask, mask sa.ComponentMask, path *sa.PathRe
 			done(r)
 			return
 		}
-		since, asked := e.cache.Epoch(), e.Now()
+		asked := e.Now()
 		x.askRoute(ask, mask, path, func(r SAResult) {
 			e.timeStep(bpf.LatRoute, asked)
-			done(routeResult(&r, asked, since))
+			done(routeResult(&r, asked, ask.since))
 		})
 		return
 	}
@@ -90,15 +90,15 @@ func (x *builtinEndpoint) route(ask *Ask, mask sa.ComponentMask, path *sa.PathRe
 	key := routeKey{ask.Endpoint.Slot, ask.SGID, path.DGID()}
 	t := &e.routes
 	t.mu.Lock()
-	since := e.cache.Epoch()
-	// A question from before an invalidation cannot answer one from after it.
-	if f := t.m[key]; f != nil && f.since == since {
+	// A question from before an invalidation cannot answer one from after it. Who began
+	// before it asks from the port as it was, however late.
+	if f := t.m[key]; f != nil && f.since == ask.since {
 		f.more = append(f.more, w)
 		t.mu.Unlock()
 		e.stats.routeShared.Add(1)
 		return
 	}
-	f := &routeFlight{x: x, key: key, since: since, asked: e.Now(), first: w}
+	f := &routeFlight{x: x, key: key, since: ask.since, asked: e.Now(), first: w}
 	t.m[key] = f
 	t.mu.Unlock()
 	x.askRoute(ask, mask, path, f.answered)

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"acmd/mad"
@@ -52,4 +53,34 @@ func TestNoOldLIDBesideNewSnapshot(t *testing.T) {
 	if hits.Load() == 0 || stale.Load() > 0 {
 		t.Errorf("%d of %d answers from the cache have a LID older than the snapshot's", stale.Load(), hits.Load())
 	}
+}
+
+// A lookup that took its time to find where a name is asks for the path from the port as
+// it was at first. Who asks after the port's LID changed does not get that path, neither
+// with it nor out of the cache.
+func TestNoOldLIDFromSlowName(t *testing.T) {
+	bubble(t, func(_ *lab, c *Config) { c.RequestTimeout = time.Minute }, func(t *testing.T, l *lab) {
+		l.knows(NameAddr("slow"), 9)
+		l.acm.delay, l.sa.delay = 2*time.Second, 2*time.Second
+		b := newInbox()
+		l.submit(Query{Src: NameAddr("node1"), Dst: NameAddr("slow")}, 1, b)
+		time.Sleep(time.Second)
+		moved := port(1, 6)
+		moved.GIDs = []mad.GID{gidOf(5)}
+		l.fab.set(device("mlx5_0", moved))
+		l.e.SetAddresses(l.e.cfg.Addresses) // acknowledges the look
+		time.Sleep(1500 * time.Millisecond)
+		for range 3 {
+			if a := l.want(byGID(gidOf(9)), StatusSuccess); a.Path.SLID() != 6 {
+				t.Errorf("path from LID %v, want 6", a.Path.SLID())
+			}
+			l.e.FlushDest(GIDAddr(gidOf(1))) // another one
+			time.Sleep(time.Second)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if a := b.got[1]; len(a) != 1 || a[0].Path.SLID() != 6 {
+			t.Errorf("who was there first has %v", a)
+		}
+	})
 }
