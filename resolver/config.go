@@ -132,7 +132,7 @@ type Config struct {
 	RefreshRate int
 
 	// Prefetch asks for the paths to all ports at once where the SA is a [Tabler].
-	// Without caching of addresses it does nothing.
+	// Where AddrTimeout or RouteTimeout is 0, nothing is kept that long.
 	Prefetch bool
 
 	// Poll is how often devices and addresses are looked at beside events.

@@ -91,7 +91,7 @@ func New(cfg Config) (*Engine, error) {
 	e.done.Add(2)
 	go e.topologyLoop()
 	go e.refreshLoop()
-	if cfg.Prefetch && cfg.AddrTimeout != 0 {
+	if cfg.Prefetch && cfg.AddrTimeout != 0 && cfg.RouteTimeout != 0 {
 		e.done.Add(1)
 		go e.prefetchLoop()
 	}

@@ -19,7 +19,7 @@ import (
 // taken back since, and safe for concurrent use.
 type pathTable struct {
 	paths []sa.PathRecord
-	gids  []uint32 // by hash of the destination's GUID, linear probing, at most half full; a path's number + 1
+	gids  []uint32 // by hash of the destination's GID, linear probing, at most half full; a path's number + 1
 	lids  []uint32 // by destination LID, from base on; a path's number + 1
 	base  mad.LID
 	seed  uint64
@@ -67,8 +67,10 @@ func newPathTable(paths []sa.PathRecord, asked int64, since cache.Epoch, fits fu
 
 // slot finds the place of a GID, and the number of its path, -1 if it has none.
 func (t *pathTable) slot(gid []byte) (slot uint64, path int) {
-	// The GUIDs of one vendor differ in few bits: the upper half of the product has them all.
-	hi, lo := bits.Mul64(binary.NativeEndian.Uint64(gid[8:16])^t.seed, 0x9e3779b97f4a7c15)
+	// The GUIDs of one vendor differ in few bits: the upper half of the product has them
+	// all. Prefixes are nearly always the same, and a seed then.
+	hi, lo := bits.Mul64(binary.NativeEndian.Uint64(gid)^t.seed, 0x9e3779b97f4a7c15)
+	hi, lo = bits.Mul64(binary.NativeEndian.Uint64(gid[8:16])^hi^lo, 0x9e3779b97f4a7c15)
 	for slot = (hi ^ lo) >> t.shift; ; slot = (slot + 1) & uint64(len(t.gids)-1) {
 		n := t.gids[slot]
 		if n == 0 {

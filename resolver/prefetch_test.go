@@ -4,18 +4,13 @@ package resolver
 
 import (
 	"errors"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"acmd/cache"
 	"acmd/mad"
 	"acmd/mad/sa"
 	"acmd/mad/transport"
-
-	"pgregory.net/rapid"
 )
 
 // tables makes the SA of a lab a Tabler.
@@ -226,48 +221,6 @@ func TestPrefetchOvertaken(t *testing.T) {
 }
 
 // A table that does not come is asked for less and less often, and told once.
-func TestPrefetchFails(t *testing.T) {
-	withTables(t, nil, func(t *testing.T, l *lab, tab *tables) {
-		tab.set(func() { tab.err = ErrCut })
-		time.Sleep(time.Hour)
-		if n := tab.count(); n < 8 || n > 12 {
-			t.Errorf("%d questions in an hour", n)
-		}
-		if n := told(l, ErrCut.Error()); n != 1 {
-			t.Errorf("told %d times", n)
-		}
-		l.want(byGID(gidOf(120)), StatusSuccess)
-		tab.set(func() { tab.err = nil })
-		time.Sleep(tableRetryMost + 2*tableWait)
-		l.want(byGID(gidOf(121)), StatusSuccess)
-		if l.sa.count() != 1 || l.e.Stats().Tables == 0 {
-			t.Errorf("%d questions for a path, %+v", l.sa.count(), l.e.Stats())
-		}
-		// What was there stays while the next one does not come.
-		tab.set(func() { tab.err = errors.New("aborted") })
-		time.Sleep(8 * time.Minute)
-		l.want(byGID(gidOf(122)), StatusSuccess)
-		if l.sa.count() != 1 || l.e.Stats().TableFailures < 9 {
-			t.Errorf("%d questions for a path, %+v", l.sa.count(), l.e.Stats())
-		}
-		// But not beyond the age at which it would be looked at again.
-		time.Sleep(10 * time.Minute)
-		l.want(byGID(gidOf(123)), StatusSuccess)
-		if l.sa.count() != 2 {
-			t.Errorf("%d questions for a path, want 2", l.sa.count())
-		}
-	})
-}
-
-func told(l *lab, what string) (n int) {
-	for _, line := range l.log.lines() {
-		if strings.Contains(line, what) {
-			n++
-		}
-	}
-	return n
-}
-
 // Paths in use are refreshed out of the tables, and see what changes.
 func TestPrefetchRefresh(t *testing.T) {
 	withTables(t, nil, func(t *testing.T, l *lab, tab *tables) {
@@ -350,15 +303,21 @@ func TestPrefetchUnfit(t *testing.T) {
 	})
 }
 
-// Lifetimes count from when the table was asked for.
+// Lifetimes count from when the table was asked for, and what ended is no path in a
+// table.
 func TestPrefetchLifetime(t *testing.T) {
-	withTables(t, func(c *Config) { c.RouteTimeout, c.Refresh = time.Minute, -1 }, func(t *testing.T, l *lab, tab *tables) {
-		time.Sleep(50 * time.Second)
+	withTables(t, func(c *Config) { c.RouteTimeout, c.Refresh = time.Minute, Forever }, func(t *testing.T, l *lab, tab *tables) {
+		time.Sleep(2 * time.Second)
+		tab.set(func() { tab.err = errors.New("aborted") })
+		time.Sleep(48 * time.Second)
 		l.want(byGID(gidOf(120)), StatusSuccess)
-		if l.sa.count() != 0 {
+		if l.sa.count() != 0 || l.e.Stats().TablePaths != 50 {
 			t.Fatal("not found in the table")
 		}
 		time.Sleep(15 * time.Second)
+		if n := l.e.Stats().TablePaths; n != 0 {
+			t.Errorf("%d paths in the table, want none", n)
+		}
 		l.want(byGID(gidOf(120)), StatusSuccess) // it did not begin a new life in the cache
 		l.want(byGID(gidOf(121)), StatusSuccess)
 		if l.sa.count() != 2 {
@@ -367,101 +326,71 @@ func TestPrefetchLifetime(t *testing.T) {
 	})
 }
 
-// A table finds what a map would.
-func TestPathTableModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		guids := rapid.SliceOfN(rapid.Uint64Range(1, 400), 0, 300).Draw(t, "guids")
-		var paths []sa.PathRecord
-		byGID, byLID := map[mad.GID]sa.PathRecord{}, map[mad.LID]sa.PathRecord{}
-		for i, g := range guids {
-			var r sa.PathRecord
-			r.SetDGID(mad.MakeGID(prefix+g%3, mad.GUID(g<<rapid.IntRange(0, 40).Draw(t, "shift"))))
-			r.SetDLID(mad.LID(rapid.IntRange(1, 0xbfff).Draw(t, "lid")))
-			r.SetServiceID(uint64(i))
-			paths = append(paths, r)
-			if i%7 == 0 {
-				continue // does not fit
-			}
-			if _, ok := byGID[r.DGID()]; !ok {
-				byGID[r.DGID()] = r
-			}
-			if _, ok := byLID[r.DLID()]; !ok {
-				byLID[r.DLID()] = r
-			}
+// Without a refresh age the table is asked for at half of the lifetime.
+// With nothing that would ever age, one question is enough.
+// Where nothing is kept, nothing is asked for ahead.
+// What an SA is asked for in a day: by a fabric that is quiet, and by one where an event
+// voids all paths every few seconds. A second table is not in the way of events that
+// come singly.
+// A port that goes and comes again and again does not ask each time.
+// An answer that comes after its port went and came is not taken for the new one's.
+func TestPrefetchReopened(t *testing.T) {
+	withTables(t, nil, func(t *testing.T, l *lab, tab *tables) {
+		tab.set(func() { tab.delay = 10 * time.Second })
+		time.Sleep(2 * time.Second)
+		down := port(1, 5)
+		down.State = mad.PortDown
+		for _, p := range []transport.PortInfo{down, port(1, 5)} {
+			l.fab.set(device("mlx5_0", p))
+			l.e.Kick()
+			time.Sleep(time.Second)
 		}
-		all := slices.Clone(paths)
-		tab := newPathTable(paths, 1, cache.Epoch(2), func(r *sa.PathRecord) bool { return r.ServiceID()%7 != 0 })
-		check := func(route *sa.PathRecord, want sa.PathRecord, there bool) {
-			n := tab.find(route)
-			if there != (n >= 0) || there && tab.paths[n] != want {
-				t.Fatalf("found %d for % x, want % x, %v", n, *route, want, there)
-			}
+		time.Sleep(7500 * time.Millisecond) // the first answer is there
+		if s := l.e.Stats(); tab.count() != 2 || s.Tables != 0 || s.TablePaths != 0 {
+			t.Errorf("%d asked for, %+v", tab.count(), s)
 		}
-		lookAt := func() {
-			for i := range all {
-				var g, l sa.PathRecord
-				g.SetDGID(all[i].DGID())
-				l.SetDLID(all[i].DLID())
-				want, there := byGID[all[i].DGID()]
-				check(&g, want, there)
-				want, there = byLID[all[i].DLID()]
-				check(&l, want, there)
-			}
+		time.Sleep(3 * time.Second)
+		if s := l.e.Stats(); tab.count() != 2 || s.Tables != 1 || s.TablePaths != 50 {
+			t.Errorf("%d asked for, %+v", tab.count(), s)
 		}
-		lookAt()
-		check(pathRoute(1<<60), sa.PathRecord{}, false)
-		for i := 0; i < len(all); i += 5 {
-			var g sa.PathRecord
-			g.SetDGID(all[i].DGID())
-			tab.drop(&g)
-			gone, had := byGID[g.DGID()]
-			delete(byGID, g.DGID())
-			if had && byLID[gone.DLID()] == gone {
-				delete(byLID, gone.DLID())
-			}
+		l.fab.set(device("mlx5_0", down))
+		l.e.Kick()
+		time.Sleep(time.Second)
+		if s := l.e.Stats(); s.TablePaths != 0 {
+			t.Errorf("%d paths in the table of a port that is down", s.TablePaths)
 		}
-		lookAt()
 	})
 }
 
-// BenchmarkPathTable is what 40,000 paths cost once the transport has them: to take them
-// over, to look at each and to index them. And what it costs to find one.
-func BenchmarkPathTable(b *testing.B) {
-	const n = 40_000
-	from := make([]sa.PathRecord, n)
-	for i := range from {
-		from[i].SetDGID(mad.MakeGID(prefix, mad.GUID(0x0002c90300000000+uint64(i)*0x10)))
-		from[i].SetDLID(mad.LID(i + 1))
-		from[i].SetSGID(gidOf(5))
-		from[i].SetPKey(0xffff)
-	}
-	fits := func(p *sa.PathRecord) bool { return p.SGID() == gidOf(5) && p.PKey().Matches(0xffff) }
-	build := func() *pathTable { return newPathTable(slices.Clone(from), 1, 1, fits) }
-	b.Run("build", func(b *testing.B) {
-		for b.Loop() {
-			if tab := build(); len(tab.paths) != n {
-				b.Fatal(len(tab.paths))
-			}
-		}
-		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/path")
-	})
-	for name, clear := range map[string]func(*sa.PathRecord){
-		"by GID": func(p *sa.PathRecord) { p.SetDLID(0) },
-		"by LID": func(p *sa.PathRecord) { p.SetDGID(mad.GID{}) },
-	} {
-		b.Run(name, func(b *testing.B) {
-			tab := build()
-			routes := slices.Clone(from)
-			for i := range routes {
-				clear(&routes[i])
-			}
-			i := uint32(1)
-			for b.Loop() {
-				i = i*1664525 + 1013904223
-				if tab.find(&routes[uint64(i)*n>>32]) < 0 {
-					b.Fatal("not found")
-				}
+// Nodes whose SA was away do not come back all at once, and an event is a reason to try
+// again at once.
+// How many nodes will ask is not known at first; all may start at once. A node with
+// a high LID is one of many.
+// A question that asks for more than a path may have the answer that there is none:
+// that says nothing about the path.
+func TestPrefetchConstrained(t *testing.T) {
+	withTables(t, nil, func(t *testing.T, l *lab, tab *tables) {
+		time.Sleep(2 * time.Second)
+		l.sa.set(func() {
+			l.sa.respond = func(sa.ComponentMask, *sa.PathRecord) (SAResult, time.Duration) {
+				return SAResult{Valid: true, Status: mad.Status(sa.StatusNoRecords) << 8}, time.Millisecond
 			}
 		})
-	}
+		q := byGID(gidOf(120))
+		q.Path.SetMTU(sa.GreaterThan, 4)
+		l.want(q, StatusNoData)
+		q = byLID(120)
+		q.Path.SetRate(sa.GreaterThan, 3)
+		l.want(q, StatusNoData)
+		l.want(byGID(gidOf(120)), StatusSuccess)
+		l.want(byLID(120), StatusSuccess)
+		if l.sa.count() != 2 {
+			t.Errorf("%d questions for a path, want 2", l.sa.count())
+		}
+	})
 }
+
+// However destinations are chosen, one is found at once.
+// A table finds what a map would.
+// BenchmarkPathTable is what 40,000 paths cost once the transport has them: to take them
+// over, to look at each and to index them. And what it costs to find one.

@@ -207,11 +207,13 @@ func (x *builtinEndpoint) knownRoute(ask *Ask, key *cache.Key) *Resolution {
 func (x *builtinEndpoint) askRoute(ask *Ask, mask sa.ComponentMask, path *sa.PathRecord, done func(SAResult)) {
 	x.e.stats.routeAsks.Add(1)
 	x.row.Add(uintptr(ask.slot), CounterRouteQuery, 1)
-	if t := x.table.Load(); t != nil {
+	if _, plain := tableKey(ask, path); plain && x.e.cfg.Prefetch {
 		to, tell := *path, done
 		done = func(r SAResult) {
 			if st, _ := saFailure(&r); st == StatusNoData {
-				t.drop(&to)
+				if t := x.table.Load(); t != nil {
+					t.drop(&to)
+				}
 			}
 			tell(r)
 		}

@@ -55,6 +55,8 @@ func (l *loader) inert() {
 			l.nothing("route_preload", "with route_prot "+wordOf(routeProts, s.RouteProt)+" the SA is not asked for paths")
 		case s.AddrTimeout == 0:
 			l.nothing("route_preload", "with addr_timeout 0 nothing is kept")
+		case s.RouteTimeout == 0:
+			l.nothing("route_preload", "with route_timeout 0 nothing is kept for longer than a minute")
 		}
 	}
 	if !s.AddrPreload {
