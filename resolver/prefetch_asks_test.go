@@ -115,6 +115,9 @@ func TestPrefetchDay(t *testing.T) {
 		if quiet < 24*60/7.5 || quiet > 24*60*60/390 {
 			t.Errorf("%d questions in a quiet day", quiet)
 		}
+		if n := told(l, "paths are there"); n != 1 {
+			t.Errorf("told %d times that paths are there", n)
+		}
 		for range 12 * 60 * 24 {
 			l.fab.events <- transport.Event{Type: transport.EventReregister, Device: "mlx5_0", Port: 1}
 			time.Sleep(5 * time.Second)
@@ -206,4 +209,29 @@ func TestPrefetchFirst(t *testing.T) {
 	if most := spreadOver(4000); late < most/10 || late > most+time.Second {
 		t.Errorf("asked after up to %v, want %v", late, most)
 	}
+}
+
+// Where an SA needs long for the tables of all nodes, it is asked for them less often
+// than paths are refreshed.
+func TestPrefetchLarge(t *testing.T) {
+	withTables(t, nil, func(t *testing.T, l *lab, tab *tables) {
+		tab.set(func() { tab.n = 5000 })
+		time.Sleep(24 * time.Hour)
+		if n, want := tab.count(), int(24*time.Hour/(tableShare*spreadOver(5000))); n < want-1 || n > want+2 {
+			t.Errorf("%d questions in a day, want %d", n, want)
+		}
+	})
+}
+
+// An event is a reason to ask at once also when the question that it overtook fails.
+func TestPrefetchFailsOvertaken(t *testing.T) {
+	withTables(t, nil, func(t *testing.T, l *lab, tab *tables) {
+		tab.set(func() { tab.delay, tab.err = 5*time.Second, errors.New("the SM moved") })
+		time.Sleep(2 * time.Second)
+		l.fab.events <- transport.Event{Type: transport.EventReregister, Device: "mlx5_0", Port: 1}
+		time.Sleep(4500 * time.Millisecond)
+		if n := tab.count(); n != 2 {
+			t.Errorf("%d questions, want 2", n)
+		}
+	})
 }

@@ -190,6 +190,9 @@ func TestPrefetchAllVoid(t *testing.T) {
 				drop(t, l)
 				time.Sleep(3 * time.Second) // asked, not yet answered
 				l.want(byGID(gidOf(120)), StatusSuccess)
+				if n := l.e.Stats().TablePaths; n != 0 {
+					t.Errorf("%d paths in a table that is void", n)
+				}
 				if l.sa.count() != 1 || tab.count() != 2 {
 					t.Fatalf("%d questions for a path, %d for tables, want 1 and 2", l.sa.count(), tab.count())
 				}
@@ -280,7 +283,7 @@ func TestPrefetchUnfit(t *testing.T) {
 				func(r *sa.PathRecord) { r.SetDLID(0) },
 				func(r *sa.PathRecord) { r.SetDLID(0xc001) },
 				func(r *sa.PathRecord) { r.SetDGID(mad.GID{}) },
-				func(r *sa.PathRecord) { r.SetDGID(mad.GID{0xff, 0x12}) },
+				func(r *sa.PathRecord) { r.SetDGID(mad.GID{0xff, 0x12, 15: 1}) },
 			} {
 				r := pathTo(&q, 200+uint64(i))
 				spoil(&r)
@@ -394,3 +397,59 @@ func TestPrefetchConstrained(t *testing.T) {
 // A table finds what a map would.
 // BenchmarkPathTable is what 40,000 paths cost once the transport has them: to take them
 // over, to look at each and to index them. And what it costs to find one.
+
+// Paths from another GID or LID of the port are not those of the table, whose paths all
+// begin at the first ones; what the port has a better GID for is not taken.
+func TestPrefetchOtherSource(t *testing.T) {
+	alias, there := gidOf(0x55), mad.MakeGID(prefix+1, 5)
+	withTables(t, func(c *Config) {
+		p := port(1, 4)
+		p.LMC, p.GIDs = 1, []mad.GID{gidOf(5), alias, there}
+		c.Fabric.(*fakeFabric).set(device("mlx5_0", p))
+	}, func(t *testing.T, l *lab, tab *tables) {
+		far := mad.MakeGID(prefix+1, 120)
+		l.sa.set(func() { l.sa.lids[far] = 320 })
+		tab.set(func() {
+			var r sa.PathRecord
+			r.SetSGID(gidOf(5))
+			r.SetSLID(4)
+			r.SetPKey(0xffff)
+			r = pathTo(&r, 320)
+			r.SetDGID(far)
+			tab.extra = append(tab.extra, r)
+		})
+		time.Sleep(2 * time.Second)
+		if n := l.e.Stats().TablePaths; n != 50 {
+			t.Errorf("%d paths in the table, want 50", n)
+		}
+		fromAlias, fromLID := byGID(gidOf(120)), byGID(gidOf(120))
+		fromAlias.Path.SetSGID(alias)
+		fromLID.Path.SetSLID(5)
+		for i, c := range []struct {
+			q    Query
+			sgid mad.GID
+			slid mad.LID
+		}{{fromAlias, alias, 4}, {fromLID, gidOf(5), 5}, {byGID(far), there, 4}} {
+			if a := l.want(c.q, StatusSuccess); a.Path.SGID() != c.sgid || a.Path.SLID() != c.slid || l.sa.count() != i+1 {
+				t.Errorf("%s: from %v, LID %v, %d questions for a path", c.q.describe(), a.Path.SGID(), a.Path.SLID(), l.sa.count())
+			}
+		}
+	})
+}
+
+// Who flushes a name has it asked for anew, though nobody had asked for it by then.
+func TestPrefetchFlushedName(t *testing.T) {
+	withTables(t, nil, func(t *testing.T, l *lab, _ *tables) {
+		time.Sleep(2 * time.Second)
+		for i, name := range []Addr{NameAddr("a"), NameAddr("b")} {
+			l.acm.gids[name] = gidOf(120)
+			if i == 0 {
+				l.e.FlushDest(name)
+			}
+			l.want(Query{Src: NameAddr("node1"), Dst: name}, StatusSuccess)
+			if l.sa.count() != 1 {
+				t.Errorf("%s: %d questions for a path, want 1", name.String(), l.sa.count())
+			}
+		}
+	})
+}

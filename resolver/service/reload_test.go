@@ -228,3 +228,20 @@ func TestJournalStamps(t *testing.T) {
 		}
 	}
 }
+
+// What has to wait for the next start is told, and waits.
+func TestReloadPrefetch(t *testing.T) {
+	o := embedded(t)
+	log := "log_file " + filepath.Join(o.RunDir, "log")
+	rewrite(t, o, log)
+	d, err := Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Stop()
+	rewrite(t, o, log, "route_preload sa")
+	want := fmt.Sprintf("route_preload has changed (%s:2); it takes effect at the next start", o.OptionsFile)
+	if w := reload(t, d); !slices.Equal(w, []string{want}) {
+		t.Errorf("%q, want %q", w, want)
+	}
+}
