@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-# lint.sh: formatting, vet on several targets, licence lines, file sizes.
+# lint.sh: formatting, vet on several targets, licence lines, file sizes, the list of field cases.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bad=0
@@ -19,5 +19,11 @@ done < <(git ls-files -co --exclude-standard '*.go' '*.c' '*.h' '*.sh' '*Makefil
 if echo '#include <infiniband/verbs.h>' | ${CC:-cc} -E -x c - >/dev/null 2>&1; then
 	CGO_ENABLED=1 go vet -tags verbs ./mad/verbs ./resolver/service ./cmd/acmd
 fi
+for n in $(git grep -hoiE 'field cases? [0-9]+((, | and )[0-9]+)*' -- '*.go' '*.sh' '*.txtar' | grep -oE '[0-9]+' | sort -u); do
+	grep -q "^| $n |" FIELD-CASES.md || complain "field case $n is not in FIELD-CASES.md"
+done
+for t in $(grep -oE '`Test[A-Za-z0-9]+`' FIELD-CASES.md | tr -d '`' | sort -u); do
+	git grep -q "^func $t(" -- '*_test.go' || complain "FIELD-CASES.md names $t, which is no test"
+done
 ! go list -deps ./cmd/... | grep -qx 'C' || complain "the plain build uses cgo"
 exit $bad

@@ -497,7 +497,7 @@ func TestKernelDaemonNewLID(t *testing.T) {
 	l.resolves("sib3")
 }
 
-// field cases 60 and 76: the source adapter is pulled while requests come in, and
+// field case 76: the source adapter is pulled while requests come in, and
 // put back. The daemon says so, stays quiet and idle, and uses it again.
 func TestKernelDaemonUnplug(t *testing.T) {
 	l := startLab(t)

@@ -69,7 +69,7 @@ func TestKernelSoftibForeignAgent(t *testing.T) {
 	l.port.Close()
 }
 
-// field cases 60 and 76: a device that is pulled under load ends every call with
+// field case 76: a device that is pulled under load ends every call with
 // ErrGone, at once and for ever; the port of the device that comes back works.
 func TestKernelSoftibUnplugUnderLoad(t *testing.T) {
 	l := newLab(t)
