@@ -15,6 +15,8 @@ const (
 	MaxResolveDepth = 1024
 	MaxSARate       = 1 << 20
 	MaxSendDepth    = 256
+	MaxRecvDepth    = 8192
+	MinRecvDepth    = 16
 	MinSATimeout    = 500 * time.Millisecond // of timeout, for questions to the SA
 )
 
@@ -71,6 +73,8 @@ func (l *loader) inert() {
 	l.most("resolve_depth", &s.ResolveDepth, MaxResolveDepth)
 	l.most("sa_max_rate", &s.SAMaxRate, MaxSARate)
 	l.most("send_depth", &s.SendDepth, MaxSendDepth)
+	l.most("recv_depth", &s.RecvDepth, MaxRecvDepth)
+	l.least("recv_depth", &s.RecvDepth, MinRecvDepth)
 	if at, ok := s.origins["timeout"]; ok && s.Timeout < MinSATimeout {
 		l.log.Warn(at.Line, "option timeout %d counts as %d for the SA, which is not asked again any sooner", s.Timeout.Milliseconds(), MinSATimeout.Milliseconds())
 	}
@@ -110,6 +114,14 @@ func (l *loader) nothing(name, why string) {
 	o := optionIndex[name]
 	if at, ok := l.s.origins[name]; ok && o.get(l.s) != o.get(Defaults(l.env.ConfDir, l.env.RunDir)) {
 		l.log.Warn(at.Line, "option %s %s has no effect: %s", name, o.get(l.s), why)
+	}
+}
+
+// least takes a value up to the smallest that makes a difference, and says so.
+func (l *loader) least(name string, v *int, least int) {
+	if *v < least {
+		l.log.Warn(l.s.origins[name].Line, "option %s %d counts as %d, the least there is", name, *v, least)
+		*v = least
 	}
 }
 

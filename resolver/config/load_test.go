@@ -200,6 +200,8 @@ func TestProblems(t *testing.T) {
 		{"many lookups", "resolve_depth 2000", Env{}, "o.cfg:1: option resolve_depth 2000 counts as 1024, the most there is", false},
 		{"high rate", "sa_max_rate 2000000", Env{}, "o.cfg:1: option sa_max_rate 2000000 counts as 1048576, the most there is", false},
 		{"many sends", "send_depth 1000", Env{}, "o.cfg:1: option send_depth 1000 counts as 256, the most there is", false},
+		{"many buffers", "recv_depth 10000", Env{}, "o.cfg:1: option recv_depth 10000 counts as 8192, the most there is", false},
+		{"few buffers", "recv_depth 2", Env{}, "o.cfg:1: option recv_depth 2 counts as 16, the least there is", false},
 		{"short time", "timeout 100", Env{}, "o.cfg:1: option timeout 100 counts as 500 for the SA, which is not asked again any sooner", false},
 		{"byte order mark", "\ufeff# options", Env{}, "", false},
 		{"mark and option", "\ufeffretries 3\r\n", Env{}, "", false},
