@@ -54,7 +54,7 @@ func (l *loader) inert() {
 	if s.RoutePreload == PreloadSA {
 		switch {
 		case s.RouteProt != RouteSA:
-			l.nothing("route_preload", "with route_prot "+wordOf(routeProts, s.RouteProt)+" the SA is not asked for paths")
+			l.nothing("route_preload", "with route_prot "+wordOf(routeProts, s.RouteProt)+" paths come from the groups")
 		case s.AddrTimeout == 0:
 			l.nothing("route_preload", "with addr_timeout 0 nothing is kept")
 		case s.RouteTimeout == 0:

@@ -208,7 +208,7 @@ func TestProblems(t *testing.T) {
 		{"port", "server_port 7000", Env{}, "o.cfg:1: option server_port 7000 has no effect: server_mode is unix", false},
 		{"route file", "route_data_file /x", Env{}, "o.cfg:1: option route_data_file /x has no effect: route_preload is none", false},
 		{"route file beside the SA", "route_preload sa\nroute_data_file /x", Env{}, "o.cfg:2: option route_data_file /x has no effect: route_preload is sa", false},
-		{"routes of the SA beside those of groups", "route_preload sa\nroute_prot acm", Env{}, "o.cfg:1: option route_preload sa has no effect: with route_prot acm the SA is not asked for paths", false},
+		{"routes of the SA beside those of groups", "route_preload sa\nroute_prot acm", Env{}, "o.cfg:1: option route_preload sa has no effect: with route_prot acm paths come from the groups", false},
 		{"routes of the SA, not kept", "route_preload sa\naddr_timeout 0", Env{}, "o.cfg:1: option route_preload sa has no effect: with addr_timeout 0 nothing is kept", false},
 		{"routes of the SA, kept for a minute", "route_preload sa\nroute_timeout 0", Env{}, "o.cfg:1: option route_preload sa has no effect: with route_timeout 0 nothing is kept for longer than a minute", false},
 		{"routes of the SA", "route_preload sa", Env{}, "", false},

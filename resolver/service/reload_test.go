@@ -245,3 +245,18 @@ func TestReloadPrefetch(t *testing.T) {
 		t.Errorf("%q, want %q", w, want)
 	}
 }
+
+// Where paths do not come from the SA, or are not kept, it is not asked for all of them.
+func TestPrefetchSetting(t *testing.T) {
+	for text, want := range map[string]bool{
+		"route_preload sa": true, "route_preload none": false, "route_preload opensm_full_v1": false, "route_preload sa\nroute_prot acm": false,
+	} {
+		s, _, err := config.Read(strings.NewReader(text), "o.cfg", config.Env{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := engineConfig(s).Prefetch; got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}

@@ -26,7 +26,7 @@ func engineConfig(s *config.Settings) resolver.Config {
 		RouteTimeout:    s.RouteTimeout,
 		Refresh:         offIfZero(s.Refresh),
 		Poll:            s.PollInterval,
-		Prefetch:        s.RoutePreload == config.PreloadSA,
+		Prefetch:        s.RoutePreload == config.PreloadSA && s.RouteProt == config.RouteSA,
 	}
 	for _, r := range s.Providers {
 		cfg.ProviderRules = append(cfg.ProviderRules, resolver.ProviderRule{Name: r.Name, Prefix: r.Prefix})
