@@ -136,7 +136,8 @@ func TestKernelRequestLeftToSA(t *testing.T) {
 		t.Run(wait.String(), func(t *testing.T) {
 			settle(t)
 			setWait(t, wait)
-			l := startLab(t, fmt.Sprintf("kernel_timeout %d", wait.Milliseconds()))
+			// More tries than fit into the wait, or the lookup could fail before it is over.
+			l := startLab(t, fmt.Sprintf("kernel_timeout %d", wait.Milliseconds()), "retries 8")
 			if s := l.counts(); s.WaitMS != wait.Milliseconds() {
 				t.Fatalf("counters %+v", s)
 			}

@@ -16,7 +16,7 @@ base=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}
 export KLAB_CACHE=${KLAB_CACHE:-${base:-/tmp}/acmd-kernel-lab}
 [ $# -gt 0 ] || set -- linux-image-amd64 linux-image-6.12-amd64
 # Tests that must have passed in each run; fewer mean that they were not there.
-least_umad=22 least_rxe=3 least_acmd_rxe=1 least_acmd=27 least_ipoib=4 least_maps=14 least_caps=4 least_fast=13 least_sock=90
+least_umad=22 least_rxe=3 least_acmd_rxe=1 least_acmd=27 least_ipoib=4 least_maps=14 least_caps=4 least_fast=13 least_sock=7
 
 unprepared() {
 	echo "kernel tests: $*" >&2
@@ -102,9 +102,9 @@ kernel_tests() {
 	guest "capabilities" $least_caps --net none -t 700 \
 		-e ACMD_CI=1 "$work/acmd.test" -test.v -test.timeout 660s \
 		-test.run '^TestCapabilities(Dropped|ForeignDirectory|Missing|OfUser)$' || bad=1
-	# The guest has no names and too few descriptors for these two.
+	# What depends on how the kernel's unix sockets behave.
 	guest "clients' sockets" $least_sock --net none -t 700 \
-		-e ACMD_CI=1 "$work/acmsock.test" -test.v -test.timeout 660s -test.run '^Test' -test.skip '^(TestDial|TestManyConnections)$' || bad=1
+		-e ACMD_CI=1 "$work/acmsock.test" -test.v -test.timeout 660s -test.run '^Test(Descriptor|RequestLeft|MoreIsTaken|PartBehindLeft|Hit)' || bad=1
 	# The stock librdmacm is not in the guest, and use over minutes is no matter of the kernel.
 	guest "fast path" $least_fast --net none --mem 1024 -t 1200 \
 		-e ACMD_CI=1 -e ACMD_RACE=4000 "$work/service.test" -test.v -test.timeout 1160s \
