@@ -111,9 +111,7 @@ func (l *loop) rejectWithSpare(lfd int, cause syscall.Errno) bool {
 	fd, errno := accept(lfd)
 	if errno == 0 {
 		l.srv.open.Add(1)
-		l.abandon(handoff{fd: int32(fd), passes: passes(fd)})
-		l.stats.rejected[RejectedDescriptors].add(1)
-		l.count.Add(bpf.Rejected, 1)
+		l.reject(handoff{fd: int32(fd), passes: passes(fd)}, RejectedDescriptors)
 	}
 	l.spare = openSpare()
 	if errno == unix.EAGAIN {
@@ -202,7 +200,7 @@ func (l *loop) adopt(h handoff) {
 	if l.gen++; l.gen <= 0 {
 		l.gen = 1
 	}
-	c := &conn{loop: l, fd: h.fd, gen: l.gen, door: h.door, passes: h.passes, uid: h.uid, hasUID: h.hasUID, events: unix.EPOLLIN}
+	c := &conn{loop: l, handoff: h, gen: l.gen, events: unix.EPOLLIN}
 	if err := c.watch(unix.EPOLL_CTL_ADD); err != nil {
 		l.warn("client rejected", "reason", "epoll", "err", err)
 		l.reject(h, RejectedKernel)
@@ -242,7 +240,7 @@ func (l *loop) close(c *conn, why CloseReason) {
 	l.stats.closed[why].add(1)
 	l.count.Add(bpf.Unsent, c.owed())
 	c.in, c.out, c.ring = nil, nil, nil
-	l.abandon(handoff{fd: c.fd, passes: c.passes, uid: c.uid, hasUID: c.hasUID})
+	l.abandon(c.handoff)
 }
 
 // warn logs at most one line in a while, whatever clients do.

@@ -3,7 +3,6 @@
 package acmsock
 
 import (
-	"acmd/bpf"
 	"acmd/resolver"
 
 	"golang.org/x/sys/unix"
@@ -65,14 +64,10 @@ func (s *slot) reply() []byte {
 // conn is a client's connection. Only its loop touches it, except for loop
 // itself and for Answered, which is called from anywhere.
 type conn struct {
-	loop   *loop
-	fd     int32
-	gen    int32  // tells it from an earlier connection with this descriptor
-	events uint32 // what epoll watches
-	hasUID bool
-	uid    uint32
-	door   bpf.Door
-	passes bool        // it can pass descriptors
+	loop *loop
+	handoff
+	gen    int32       // tells it from an earlier connection with this descriptor
+	events uint32      // what epoll watches
 	fast   *fastClient // nil: not on the fast path
 
 	missed bool // its last question was not answered at once

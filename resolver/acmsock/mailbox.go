@@ -27,7 +27,7 @@ type completion struct {
 	src    resolver.Addr
 }
 
-// handoff is an accepted connection for another loop.
+// handoff is an accepted connection, on its way to its loop or there.
 type handoff struct {
 	fd     int32
 	uid    uint32

@@ -202,7 +202,7 @@ func TestReceive(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := &conn{loop: l, fd: int32(fds[0]), door: tc.door, missed: tc.missed}
+		c := &conn{loop: l, handoff: handoff{fd: int32(fds[0]), door: tc.door}, missed: tc.missed}
 		l.alone = tc.alone
 		const asked = mostLeft + 20 // more than may stay
 		if _, err := unix.Write(fds[1], make([]byte, asked)); err != nil {

@@ -20,7 +20,7 @@ func TestTimerList(t *testing.T) {
 		list := timerList{kind: timerBlocked, timeout: timeout}
 		conns := make([]*conn, 8)
 		for i := range conns {
-			conns[i] = &conn{fd: int32(i)}
+			conns[i] = &conn{handoff: handoff{fd: int32(i)}}
 		}
 		type entry struct {
 			c   *conn
