@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"acmd/mad/fabric"
 	"acmd/mad/transport"
@@ -50,9 +51,14 @@ func (b *bench) startEmbedded(nodes int, options string, observe func(*fabric.Fa
 // dests writes acmload's list of nodes 1 to count, by IPv4 address. A fabric of the
 // daemon's configuration has the daemon's nodes.
 func (b *bench) dests(f *fabric.Fabric, count int) string {
+	return b.destsBy(f, count, func(n int) string { return fmt.Sprintf("ip:%v", fabric.IPv4(n, 1)) })
+}
+
+// destsBy is dests with another kind of address.
+func (b *bench) destsBy(f *fabric.Fabric, count int, addr func(n int) string) string {
 	var list strings.Builder
 	for n := 1; n <= count; n++ {
-		fmt.Fprintf(&list, "ip:%v %v %d\n", fabric.IPv4(n, 1), f.GID(n, 1), f.LID(n, 1))
+		fmt.Fprintf(&list, "%s %v %d\n", addr(n), f.GID(n, 1), f.LID(n, 1))
 	}
 	file := filepath.Join(b.TempDir(), "dests")
 	b.write(file, list.String())
@@ -67,6 +73,15 @@ func (e *embedded) state(b *bench, into any) {
 	}
 	if err != nil {
 		b.Fatalf("state: %w", err)
+	}
+}
+
+// await waits until the daemon is ready for a comparison.
+func (e *embedded) await(b *bench, what string, ready func() bool) {
+	for begin := time.Now(); !ready(); time.Sleep(10 * time.Millisecond) {
+		if time.Since(begin) > startLimit {
+			b.Fatalf("%s: not within %v", what, startLimit)
+		}
 	}
 }
 

@@ -5,10 +5,7 @@ package main
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
-	"time"
 
 	"acmd/mad/fabric"
 )
@@ -57,25 +54,18 @@ func (b *bench) prefetch() {
 func (b *bench) prefetchOnce(preload string) (r prefetchRun) {
 	e := b.startEmbedded(prefetchNodes, "route_preload "+preload+"\n", func(*fabric.Fabric) {})
 	e.waitSubscribed(b)
-	for begin := time.Now(); preload == "sa"; time.Sleep(10 * time.Millisecond) {
-		var st struct {
-			Engine struct {
-				TablePaths int `json:"table_paths"`
+	if preload == "sa" {
+		e.await(b, "table of all paths", func() bool {
+			var st struct {
+				Engine struct {
+					TablePaths int `json:"table_paths"`
+				}
 			}
-		}
-		if e.state(b, &st); st.Engine.TablePaths == prefetchNodes {
-			break
-		}
-		if time.Since(begin) > startLimit {
-			b.Fatalf("%d of %d paths within %v", st.Engine.TablePaths, prefetchNodes, startLimit)
-		}
+			e.state(b, &st)
+			return st.Engine.TablePaths == prefetchNodes
+		})
 	}
-	var list strings.Builder
-	for n := 1; n < prefetchNodes; n++ {
-		fmt.Fprintf(&list, "gid:%v %v %d\n", e.fab.GID(n, 1), e.fab.GID(n, 1), e.fab.LID(n, 1))
-	}
-	file := filepath.Join(b.TempDir(), "gids")
-	b.write(file, list.String())
+	file := b.destsBy(e.fab, prefetchNodes-1, func(n int) string { return fmt.Sprintf("gid:%v", e.fab.GID(n, 1)) })
 	r.load = b.resolve("prefetch", "-s", e.sock, "-pid", strconv.Itoa(os.Getpid()), "-c", strconv.Itoa(prefetchClients), "-once", "-dests", file)
 	if r.load.OK != prefetchNodes-1 {
 		b.warn("route_preload %s: %d of %d paths", preload, r.load.OK, prefetchNodes-1)

@@ -88,18 +88,13 @@ func (b *bench) scrapeOnce() (r scrapeRun) {
 // daemon asks for within its first second. After that it sends nothing of itself for
 // minutes.
 func (e *embedded) waitSubscribed(b *bench) {
-	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+	e.await(b, "subscription at the SM", func() bool {
 		var st struct {
 			Ports []struct{ SA struct{ Subscribed int } }
 		}
 		e.state(b, &st)
-		if len(st.Ports) == 1 && st.Ports[0].SA.Subscribed > 0 {
-			return
-		}
-		if time.Since(begin) > startLimit {
-			b.Fatalf("the SM has not taken the subscription within %v", startLimit)
-		}
-	}
+		return len(st.Ports) == 1 && st.Ports[0].SA.Subscribed > 0
+	})
 }
 
 func (b *bench) get(client *http.Client, url string) []byte {
