@@ -12,6 +12,8 @@ import (
 	"acmd/mad/transport"
 )
 
+// A table that does not come is asked for less and less often, which is told once; single
+// questions go on, and what was there stays in force for its time.
 func TestPrefetchFails(t *testing.T) {
 	withTables(t, nil, func(t *testing.T, l *lab, tab *tables) {
 		tab.set(func() { tab.err = ErrCut })
@@ -224,6 +226,8 @@ func TestPrefetchLarge(t *testing.T) {
 }
 
 // An event is a reason to ask at once also when the question that it overtook fails.
+// A table that does not come is asked for less and less often, which is told once; single
+// questions go on, and what was there stays in force for its time.
 func TestPrefetchFailsOvertaken(t *testing.T) {
 	withTables(t, nil, func(t *testing.T, l *lab, tab *tables) {
 		tab.set(func() { tab.delay, tab.err = 5*time.Second, errors.New("the SM moved") })
